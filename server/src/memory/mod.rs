@@ -3,4 +3,5 @@
 //! Called by `shard` only. Nothing here knows of requests, time or policies; nothing here blocks or asks the system
 //! for anything after the segment is made.
 
+pub mod extents;
 pub mod segment;
