@@ -11,8 +11,13 @@ const GENERATED: &[&str] = &["Cargo.lock"];
 const DATA: &[&str] = &[".svg", ".json", ".csv", ".jsonl"];
 
 /// Paths that exist on one person's machine only.
-const MACHINE_PATHS: &[&str] =
-    &[concat!("/ro", "ot/"), concat!("/ho", "me/"), concat!("/wo", "rk/"), concat!("/Us", "ers/"), concat!("/tmp/tar", "get")];
+const MACHINE_PATHS: &[&str] = &[
+    concat!("/ro", "ot/"),
+    concat!("/ho", "me/"),
+    concat!("/wo", "rk/"),
+    concat!("/Us", "ers/"),
+    concat!("/tmp/tar", "get"),
+];
 
 /// Hosts of package registries: a build takes the registry that its user's cargo is set up for.
 const REGISTRY_HOSTS: &[&str] = &[
@@ -56,7 +61,9 @@ pub fn faults_in(name: &str, text: &str) -> Vec<String> {
     }
     let lines = text.lines().count();
     if lines > MAX_LINES && !DATA.iter().any(|ending| name.ends_with(ending)) {
-        faults.push(format!("{name}:{lines}: {lines} lines; cut it by what its parts are about (at most {MAX_LINES})"));
+        faults.push(format!(
+            "{name}:{lines}: {lines} lines; cut it by what its parts are about (at most {MAX_LINES})"
+        ));
     }
     faults
 }
@@ -65,7 +72,9 @@ pub fn faults_in(name: &str, text: &str) -> Vec<String> {
 fn faults_in_line(name: &str, line: &str) -> Vec<String> {
     let mut faults = Vec::new();
     for path in MACHINE_PATHS.iter().filter(|path| begins_a_path(line, path)) {
-        faults.push(format!("`{path}` is a path of one machine; find it from the environment or the file's own place"));
+        faults.push(format!(
+            "`{path}` is a path of one machine; find it from the environment or the file's own place"
+        ));
     }
     for host in REGISTRY_HOSTS.iter().filter(|host| line.contains(**host)) {
         faults.push(format!("`{host}` is a registry's host; leave the choice to the user's package client"));
@@ -74,8 +83,12 @@ fn faults_in_line(name: &str, line: &str) -> Vec<String> {
     for phrase in ABOUT_THE_WRITING.iter().filter(|phrase| lower.contains(**phrase)) {
         faults.push(format!("`{phrase}` is about how the text was written; say what holds"));
     }
-    for unfinished in UNFINISHED.iter().filter(|unfinished| name.ends_with(".rs") && line.contains(**unfinished)) {
-        faults.push(format!("`{unfinished}` stands for code that is missing; leave the feature out or finish it"));
+    for unfinished in
+        UNFINISHED.iter().filter(|unfinished| name.ends_with(".rs") && line.contains(**unfinished))
+    {
+        faults.push(format!(
+            "`{unfinished}` stands for code that is missing; leave the feature out or finish it"
+        ));
     }
     faults
 }
@@ -119,7 +132,12 @@ mod tests {
     /// Shows that words which only look like a fault pass: parts of longer paths, and our domain's own sessions.
     #[test]
     fn what_only_looks_like_a_fault_passes() {
-        for line in ["// net/work/ing", "let at = \"$HOME/work/x\";", "// a TLS session ends", "/sys/devices/system/node"] {
+        for line in [
+            "// net/work/ing",
+            "let at = \"$HOME/work/x\";",
+            "// a TLS session ends",
+            "/sys/devices/system/node",
+        ] {
             assert_eq!(faults_in("planted.rs", &format!("//! Planted.\n{line}\n")), Vec::<String>::new());
         }
     }

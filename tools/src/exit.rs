@@ -1,0 +1,116 @@
+//! From an outcome to the exit status that scripts rely on (0 done, 1 no, 2 wrong use, 3 unreachable). The only place that
+//! decides it; clap ends the process with 2 by itself when the command line can't be read.
+
+use std::io;
+use std::process::ExitCode;
+
+use lanner_shared::error::Error as StoreError;
+use thiserror::Error;
+
+/// How a command ended, as the shell sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ExitStatus {
+    /// Done, or the answer is yes.
+    Done = 0,
+    /// The answer is no, or a check failed.
+    No = 1,
+    /// Wrong use: flags, files or arguments that can't be meant.
+    WrongUse = 2,
+    /// The server can't be reached.
+    Unreachable = 3,
+}
+
+/// Why a command could not do what it was asked to.
+#[derive(Debug, Error)]
+pub enum Failure {
+    /// Arguments that are well-formed and still can't be meant, with what to write instead.
+    #[error("{0}")]
+    WrongUse(String),
+    /// This machine can't do what was asked, with the cure.
+    #[error("{0}")]
+    Machine(String),
+    /// A file could not be read or written.
+    #[error("{path}: {source}")]
+    File {
+        /// The file as the user named it.
+        path: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Standard output could not be written.
+    #[error("standard output: {0}")]
+    Output(io::Error),
+    /// What the store answered.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Failure {
+    /// The exit status for this failure.
+    #[must_use]
+    pub fn status(&self) -> ExitStatus {
+        match self {
+            Failure::WrongUse(_) | Failure::File { .. } => ExitStatus::WrongUse,
+            Failure::Machine(_) => ExitStatus::No,
+            // Whoever closed the pipe (`lanner ls | head`) has what was wanted.
+            Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitStatus::Done,
+            Failure::Output(_) => ExitStatus::No,
+            Failure::Store(error) => status_of_store_error(error),
+        }
+    }
+}
+
+fn status_of_store_error(error: &StoreError) -> ExitStatus {
+    match error {
+        StoreError::Unreachable { .. }
+        | StoreError::Timeout { .. }
+        | StoreError::ConnectionLost { .. }
+        | StoreError::OutcomeUnknown { .. }
+        | StoreError::ShuttingDown => ExitStatus::Unreachable,
+        StoreError::InvalidKey { .. }
+        | StoreError::OutOfBounds { .. }
+        | StoreError::Overlap { .. }
+        | StoreError::BufferTooSmall { .. }
+        | StoreError::InvalidArgument(_) => ExitStatus::WrongUse,
+        _ => ExitStatus::No,
+    }
+}
+
+/// Says on standard error what went wrong, if anything did, and gives the process's exit status.
+#[must_use]
+pub fn report(outcome: Result<ExitStatus, Failure>) -> ExitCode {
+    let status = outcome.unwrap_or_else(|failure| {
+        let status = failure.status();
+        if status != ExitStatus::Done {
+            eprintln!("lanner: {failure}");
+        }
+        status
+    });
+    ExitCode::from(status as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Shows the contract of the command line: each kind of failure has the status that scripts test for.
+    #[test]
+    fn failures_have_the_promised_status() {
+        let file = Failure::File { path: "x".into(), source: io::Error::from(io::ErrorKind::NotFound) };
+        let unreachable = StoreError::Unreachable { server: "x".into(), reason: "refused".into() };
+        let cases = [
+            (Failure::WrongUse("two cores".into()), ExitStatus::WrongUse),
+            (file, ExitStatus::WrongUse),
+            (Failure::Machine("no io_uring".into()), ExitStatus::No),
+            (Failure::Output(io::Error::from(io::ErrorKind::BrokenPipe)), ExitStatus::Done),
+            (Failure::Output(io::Error::from(io::ErrorKind::StorageFull)), ExitStatus::No),
+            (Failure::Store(StoreError::NotFound { index: 0 }), ExitStatus::No),
+            (Failure::Store(StoreError::InvalidKey { index: 0, bytes: 0 }), ExitStatus::WrongUse),
+            (Failure::Store(unreachable), ExitStatus::Unreachable),
+        ];
+        for (failure, wanted) in cases {
+            assert_eq!(failure.status(), wanted, "{failure}");
+        }
+    }
+}
