@@ -1,0 +1,303 @@
+//! A single-producer, single-consumer ring of cache lines: how frames pass between a client thread and a shard.
+//!
+//! ```text
+//! line:  0      8                                             64
+//!        │ tag  │ 56 bytes of a frame                          │     tag = position of the line since the beginning, plus 1
+//! ```
+//!
+//! A frame starts on a fresh line and takes as many as it needs. The tag tells the consumer that the line holds what it
+//! waits for, so a short frame costs one transfer of one cache line each way and no counter is shared on the fast path: the
+//! consumer's counter is published only once in a quarter of the ring, and read only by a producer that finds the ring full.
+//! A frame may be longer than the ring: it streams through.
+//!
+//! All words are atomics and are copied out before anything looks at them, so a peer that breaks the rules can send
+//! nonsense, but can't make this side read what changes under its hands. Waiting is absent on purpose: see [`super::park`].
+//!
+//! | word | written by | read by | ordering |
+//! |---|---|---|---|
+//! | data of a line | producer | consumer | relaxed, ordered by the tag |
+//! | tag of a line | producer, after the data | consumer | release / acquire |
+//! | consumed counter | consumer | producer | release / acquire |
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// Bytes of a frame that one line carries.
+pub const LINE_DATA_BYTES: usize = 56;
+const WORDS: usize = LINE_DATA_BYTES / 8;
+
+/// One cache line of a ring.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Line {
+    tag: AtomicU64,
+    data: [AtomicU64; WORDS],
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Line>() == 64);
+
+impl Line {
+    /// An empty line. Memory that is all zero is a ring of empty lines.
+    #[must_use]
+    pub fn empty() -> Line {
+        Line { tag: AtomicU64::new(0), data: std::array::from_fn(|_| AtomicU64::new(0)) }
+    }
+}
+
+/// The shared part of a ring: its lines (a power of two of them) and the consumer's counter.
+#[derive(Clone, Copy, Debug)]
+pub struct Ring<'a> {
+    /// The lines.
+    pub lines: &'a [Line],
+    /// Lines that the consumer has taken since the beginning, published now and then.
+    pub consumed: &'a AtomicU64,
+}
+
+impl Ring<'_> {
+    #[inline]
+    fn line(&self, position: u64) -> &Line {
+        // The mask keeps the index in bounds for any position; lines are never empty.
+        &self.lines[position as usize & (self.lines.len() - 1)]
+    }
+}
+
+/// The producer's private half.
+#[derive(Debug, Default)]
+pub struct Producer {
+    produced: u64,
+    /// The consumer's counter when last looked at.
+    consumed: u64,
+}
+
+impl Producer {
+    /// Writes as much of `bytes` as there is room for and returns how many bytes that was: all of them, or a multiple of
+    /// [`LINE_DATA_BYTES`]; the caller passes the rest later. The rest of a frame must come before the next frame.
+    #[inline]
+    pub fn push(&mut self, ring: Ring<'_>, bytes: &[u8]) -> usize {
+        let mut done = 0;
+        while done < bytes.len() && self.has_room(ring) {
+            let end = (done + LINE_DATA_BYTES).min(bytes.len());
+            self.push_line(ring, &bytes[done..end]);
+            done = end;
+        }
+        done
+    }
+
+    #[inline]
+    fn has_room(&mut self, ring: Ring<'_>) -> bool {
+        let size = ring.lines.len() as u64;
+        if self.produced - self.consumed < size {
+            return true;
+        }
+        let published = ring.consumed.load(Ordering::Acquire);
+        // A counter that runs ahead of the producer or backwards is a lie; it is not believed.
+        if published > self.consumed && published <= self.produced {
+            self.consumed = published;
+        }
+        self.produced - self.consumed < size
+    }
+
+    #[inline]
+    fn push_line(&mut self, ring: Ring<'_>, bytes: &[u8]) {
+        let line = ring.line(self.produced);
+        let mut chunks = bytes.chunks_exact(8);
+        let mut words = line.data.iter();
+        for (chunk, word) in chunks.by_ref().zip(words.by_ref()) {
+            word.store(word_of(chunk), Ordering::Relaxed);
+        }
+        if let (false, Some(word)) = (chunks.remainder().is_empty(), words.next()) {
+            word.store(word_of(chunks.remainder()), Ordering::Relaxed);
+        }
+        self.produced += 1;
+        line.tag.store(self.produced, Ordering::Release);
+    }
+}
+
+/// Up to eight bytes as a little-endian word.
+#[inline]
+fn word_of(bytes: &[u8]) -> u64 {
+    match bytes.try_into() {
+        Ok(whole) => u64::from_le_bytes(whole),
+        Err(_) => bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),
+    }
+}
+
+/// The consumer's private half.
+#[derive(Debug, Default)]
+pub struct Consumer {
+    consumed: u64,
+    published: u64,
+}
+
+impl Consumer {
+    /// Whether a line is there to be taken.
+    #[inline]
+    #[must_use]
+    pub fn is_ready(&self, ring: Ring<'_>) -> bool {
+        ring.line(self.consumed).tag.load(Ordering::Acquire) == self.consumed + 1
+    }
+
+    /// Takes the next line, if it's there.
+    #[inline]
+    pub fn pop(&mut self, ring: Ring<'_>) -> Option<[u8; LINE_DATA_BYTES]> {
+        if !self.is_ready(ring) {
+            return None;
+        }
+        let line = ring.line(self.consumed);
+        let mut bytes = [0; LINE_DATA_BYTES];
+        for (chunk, word) in bytes.chunks_exact_mut(8).zip(&line.data) {
+            chunk.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+        }
+        self.consumed += 1;
+        // A quarter keeps a producer that waits for room going: it then has at most a quarter of the ring unpublished, so
+        // what the consumer still has to take is enough to make it publish.
+        if self.consumed - self.published >= (ring.lines.len() as u64 / 4).max(1) {
+            self.published = self.consumed;
+            ring.consumed.store(self.consumed, Ordering::Release);
+        }
+        Some(bytes)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn lines(count: usize) -> Vec<Line> {
+        (0..count).map(|_| Line::empty()).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn frames_of_any_length_stream_through_in_order(
+            frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..400), 1..30),
+            takes in prop::collection::vec(0_usize..5, 1..50),
+        ) {
+            // A ring of four lines, so that it's full nearly always; the consumer takes in irregular steps.
+            let (lines, consumed) = (lines(4), AtomicU64::new(0));
+            let ring = Ring { lines: &lines, consumed: &consumed };
+            let (mut producer, mut consumer) = (Producer::default(), Consumer::default());
+            let mut takes = takes.into_iter().cycle();
+            let mut taken = Vec::new();
+            for frame in &frames {
+                let mut done = 0;
+                let (mut frame_taken, lines_of_frame) = (Vec::new(), frame.len().div_ceil(LINE_DATA_BYTES));
+                while frame_taken.len() < lines_of_frame * LINE_DATA_BYTES {
+                    if done < frame.len() {
+                        done += producer.push(ring, &frame[done..]);
+                    }
+                    // At least one line a turn, or nothing would ever move.
+                    for _ in 0..1 + takes.next().unwrap() {
+                        frame_taken.extend(consumer.pop(ring).into_iter().flatten());
+                    }
+                }
+                frame_taken.truncate(frame.len());
+                taken.push(frame_taken);
+            }
+            prop_assert_eq!(taken, frames);
+            prop_assert!(consumer.pop(ring).is_none());
+        }
+    }
+
+    #[test]
+    fn a_full_ring_takes_nothing_and_a_lying_counter_changes_nothing() {
+        let (lines, consumed) = (lines(4), AtomicU64::new(0));
+        let ring = Ring { lines: &lines, consumed: &consumed };
+        let mut producer = Producer::default();
+        assert_eq!(producer.push(ring, &[1; 400]), 4 * LINE_DATA_BYTES);
+        for lie in [5, u64::MAX] {
+            consumed.store(lie, Ordering::Release);
+            assert_eq!(producer.push(ring, &[1; 56]), 0);
+        }
+        consumed.store(1, Ordering::Release);
+        assert_eq!(producer.push(ring, &[1; 400]), LINE_DATA_BYTES);
+    }
+
+    #[test]
+    fn old_contents_are_never_taken_for_new_ones() {
+        // Data that looks like the tag of the next lap lies in every word of the ring.
+        let (lines, consumed) = (lines(4), AtomicU64::new(0));
+        let ring = Ring { lines: &lines, consumed: &consumed };
+        let (mut producer, mut consumer) = (Producer::default(), Consumer::default());
+        let like_a_tag: Vec<u8> = (0..7).flat_map(|_| 5_u64.to_le_bytes()).collect();
+        for _ in 0..4 {
+            assert_eq!(producer.push(ring, &like_a_tag), LINE_DATA_BYTES);
+            assert!(consumer.pop(ring).is_some());
+        }
+        assert!(consumer.pop(ring).is_none());
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    //! Every interleaving of a producer and a consumer on a ring of four lines, which is small enough to wrap.
+    use super::*;
+    use loom::sync::Arc;
+
+    struct Shared {
+        lines: Vec<Line>,
+        consumed: AtomicU64,
+    }
+
+    impl Shared {
+        fn new(count: usize) -> Arc<Shared> {
+            Arc::new(Shared {
+                lines: (0..count).map(|_| Line::empty()).collect(),
+                consumed: AtomicU64::new(0),
+            })
+        }
+        fn ring(&self) -> Ring<'_> {
+            Ring { lines: &self.lines, consumed: &self.consumed }
+        }
+    }
+
+    #[test]
+    fn what_is_popped_is_what_was_pushed() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(|| {
+            let shared = Shared::new(2);
+            let pushing = shared.clone();
+            let producer = loom::thread::spawn(move || {
+                let mut producer = Producer::default();
+                for number in 1..=3_u8 {
+                    while producer.push(pushing.ring(), &[number; 16]) == 0 {
+                        loom::thread::yield_now();
+                    }
+                }
+            });
+            let mut consumer = Consumer::default();
+            for number in 1..=3_u8 {
+                let bytes = loop {
+                    match consumer.pop(shared.ring()) {
+                        Some(bytes) => break bytes,
+                        None => loom::thread::yield_now(),
+                    }
+                };
+                assert_eq!(bytes[..16], [number; 16]);
+            }
+            producer.join().unwrap();
+        });
+    }
+
+    #[test]
+    #[should_panic(expected = "torn")]
+    fn a_tag_published_before_its_data_is_found() {
+        // The planted fault: data stored after the tag. It shows that the test above can fail.
+        loom::model(|| {
+            let shared = Shared::new(2);
+            let pushing = shared.clone();
+            let producer = loom::thread::spawn(move || {
+                let ring = pushing.ring();
+                ring.line(0).tag.store(1, Ordering::Release);
+                ring.line(0).data[0].store(7, Ordering::Relaxed);
+            });
+            let mut consumer = Consumer::default();
+            if let Some(bytes) = consumer.pop(shared.ring()) {
+                assert_eq!(bytes[0], 7, "torn");
+            }
+            producer.join().unwrap();
+        });
+    }
+}

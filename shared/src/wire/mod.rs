@@ -1,0 +1,48 @@
+//! The frames of the protocol, one file for each message.
+//!
+//! A frame is a 24-byte [`FrameHeader`], a body of at most [`MAX_BODY_BYTES`] and a payload (value bytes). Everything is
+//! little-endian and laid out by `zerocopy` structs whose size and offsets are asserted beside them. A length is checked
+//! before anything is allocated for it. The same frames travel over TCP, shared-memory rings and RDMA sends.
+//!
+//! | message | request body | reply body | reply payload |
+//! |---|---|---|---|
+//! | [`put`] | [`put::PutBody`], group, key; payload: the value | none | none |
+//! | [`get`] | [`get::GetBody`], keys | a [`Descriptor`] for each key | the values found, in order |
+//! | [`query`] | keys | a [`Descriptor`] for each key | none |
+//! | [`exists`], [`remove`] | keys | a byte for each key | none |
+//! | [`read`] | [`read::ReadBody`], ranges, epoch checks | none | the ranges, in order |
+//! | [`read_ranges`] | [`read_ranges::ReadRangesBody`], ranges, keys | none | the ranges, in order |
+//! | [`list`] | [`list::ListBody`], prefix | [`list::ListReply`], entries | none |
+//! | [`stats`] | none | a JSON document | none |
+//!
+//! A reply whose status isn't 0 has an [`error::ErrorBody`] for its body, and no payload.
+
+pub mod body;
+pub mod descriptor;
+pub mod error;
+pub mod exists;
+pub mod get;
+pub mod header;
+pub mod hello;
+pub mod keys;
+pub mod list;
+pub mod put;
+pub mod query;
+pub mod read;
+pub mod read_ranges;
+pub mod remove;
+pub mod stats;
+
+pub use descriptor::Descriptor;
+pub use header::{FrameHeader, Opcode};
+
+/// The oldest version of the protocol that this build speaks.
+pub const MIN_VERSION: u8 = 1;
+/// The newest version of the protocol that this build speaks.
+pub const MAX_VERSION: u8 = 1;
+/// The longest body. Larger batches are cut by the client.
+pub const MAX_BODY_BYTES: usize = 1 << 20;
+/// The most keys or ranges in one frame.
+pub const MAX_BATCH: usize = u16::MAX as usize;
+
+const _: () = assert!(MAX_BODY_BYTES < 1 << 24, "the header has 24 bits for the length of a body");
