@@ -40,7 +40,9 @@ const BIN_ROWS: usize = 32 - SUB_BINS_LOG2 as usize + 1;
 const OWN_BIN_TRIES: usize = 16;
 
 /// From this size on (64 KiB) extents are cut from the back of a free run, smaller ones from its front. Neighbours are
-/// then of a kind, and a large run isn't crumbled by a small extent left in its middle.
+/// then of a kind, and a large run isn't crumbled by a small extent left in its middle. In the bench `extents` a full
+/// store that frees at random stays 78 % full with this rule, 67 % without it (and with `offset-allocator` 35 %).
+/// Reserved regions for each kind of size brought nothing on top of it.
 const LARGE_UNITS: u32 = 1024;
 
 /// "No run" in a link.
