@@ -12,6 +12,6 @@ pub mod slots;
 pub const MAX_METADATA_BYTES: usize = 112;
 
 const _: () = assert!(
-    size_of::<lanner_shared::extent::ExtentHeader>() + slots::SLOT_BYTES + index::MAX_BYTES_PER_OBJECT
+    size_of::<lanner_shared::extent::ExtentHeader>() + slots::BYTES_PER_OBJECT + index::MAX_BYTES_PER_OBJECT
         <= MAX_METADATA_BYTES
 );

@@ -10,7 +10,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU32;
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -40,7 +40,7 @@ pub enum SegmentError {
         segment_len: u64,
     },
     /// A word access at an address that the hardware can't treat as one word.
-    #[error("offset {offset} is no multiple of 8: an epoch word has to be aligned")]
+    #[error("offset {offset} is no multiple of 4: an epoch word has to be aligned")]
     Misaligned {
         /// Offset asked for, in bytes.
         offset: u64,
@@ -276,32 +276,20 @@ impl Segment {
         Ok(start..start.wrapping_add(len as usize))
     }
 
-    /// Stores a word that readers in other processes load with acquire: what was written before it is seen by whoever
-    /// sees it. Written by the owning shard only.
+    /// A word that readers in other processes load while the owning shard stores it: an epoch, or whether the shard is
+    /// parked. The orderings are said where the word is described, in `lanner_shared::shm`.
     ///
     /// # Errors
     /// [`SegmentError::OutOfBounds`], [`SegmentError::Misaligned`].
-    pub fn store_word_release(&mut self, offset: u64, value: u64) -> Result<(), SegmentError> {
-        self.word(offset)?.store(value, Ordering::Release);
-        Ok(())
-    }
-
-    /// Loads a word that [`Segment::store_word_release`] stores.
-    ///
-    /// # Errors
-    /// [`SegmentError::OutOfBounds`], [`SegmentError::Misaligned`].
-    pub fn load_word(&self, offset: u64) -> Result<u64, SegmentError> {
-        Ok(self.word(offset)?.load(Ordering::Relaxed))
-    }
-
-    fn word(&self, offset: u64) -> Result<&AtomicU64, SegmentError> {
-        let address = self.checked(offset, size_of::<u64>() as u64)?;
-        if !offset.is_multiple_of(align_of::<AtomicU64>() as u64) {
+    #[inline]
+    pub fn word(&self, offset: u64) -> Result<&AtomicU32, SegmentError> {
+        let address = self.checked(offset, size_of::<u32>() as u64)?;
+        if !offset.is_multiple_of(align_of::<AtomicU32>() as u64) {
             return Err(SegmentError::Misaligned { offset });
         }
-        // SAFETY: the eight bytes lie within the segment, are aligned (the base is page-aligned), and the word has the
-        // one writer that owns the segment; readers elsewhere load it atomically.
-        Ok(unsafe { AtomicU64::from_ptr(address.cast::<u64>()) })
+        // SAFETY: the four bytes lie within the segment, are aligned (the base is page-aligned), and are written by
+        // the one owner of the segment only, and only through this; readers elsewhere load them atomically.
+        Ok(unsafe { AtomicU32::from_ptr(address.cast::<u32>()) })
     }
 
     /// The address of a range after checking that all of it lies within the segment.
@@ -481,11 +469,11 @@ mod tests {
     /// Shows that a word is stored and loaded whole, and that a crooked or outlying one is refused.
     #[test]
     fn words_are_aligned_and_bounded() {
-        let mut segment = Segment::heap(128).unwrap();
-        segment.store_word_release(120, 0x0102_0304_0506_0708).unwrap();
-        assert_eq!(segment.load_word(120).unwrap(), 0x0102_0304_0506_0708);
-        assert!(matches!(segment.store_word_release(4, 1), Err(SegmentError::Misaligned { offset: 4 })));
-        assert!(matches!(segment.load_word(128), Err(SegmentError::OutOfBounds { .. })));
+        let segment = Segment::heap(128).unwrap();
+        segment.word(124).unwrap().store(0x0102_0304, std::sync::atomic::Ordering::Release);
+        assert_eq!(segment.read_array::<4>(124).unwrap(), 0x0102_0304u32.to_ne_bytes());
+        assert!(matches!(segment.word(2), Err(SegmentError::Misaligned { offset: 2 })));
+        assert!(matches!(segment.word(128), Err(SegmentError::OutOfBounds { .. })));
     }
 
     /// Shows promise P3 for whoever holds the descriptor: mapping it for writing, writing to it, resizing it and

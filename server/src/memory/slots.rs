@@ -12,6 +12,8 @@
 //! └────────┴────────┴────────────┴─ in the queue it hangs in ───────┴─────────┴──────────┴───────┴───────────┘
 //! state: bits 0-1 life · 2-3 frequency · 4-5 pin · 6 second queue · 7 set aside
 //! ```
+//!
+//! When an object was published stands beside, in an array that only publication and eviction touch.
 
 use super::extents::Extent;
 use lanner_shared::wire::put::Pin;
@@ -82,6 +84,9 @@ const _: () = assert!(size_of::<Slot>() == SLOT_BYTES);
 /// Bytes of one slot.
 pub const SLOT_BYTES: usize = 32;
 
+/// Bytes that an object takes here: its slot and when it was published.
+pub const BYTES_PER_OBJECT: usize = SLOT_BYTES + size_of::<u32>();
+
 const VACANT: Slot = Slot {
     extent_start: 0,
     extent_units: 0,
@@ -98,11 +103,18 @@ const VACANT: Slot = Slot {
 /// Slots come in chunks of this many (128 KiB): growth allocates one chunk and copies nothing.
 const CHUNK_SLOTS: u32 = 4096;
 
+#[derive(Debug)]
+struct Chunk {
+    slots: Box<[Slot]>,
+    /// When each slot's object was published, in tenths of a second since the shard started.
+    published_tenths: Box<[u32]>,
+}
+
 /// All slots of a shard. Reading a slot that doesn't exist gives a vacant one, writing it does nothing: a wrong number
 /// is harmless here, and the shard compares generations before it believes one.
 #[derive(Debug)]
 pub struct Slots {
-    chunks: Vec<Box<[Slot]>>,
+    chunks: Vec<Chunk>,
     /// Slots ever handed out; those behind are fresh.
     made: u32,
     limit: u32,
@@ -175,7 +187,7 @@ impl Slots {
 
     /// Bytes of memory that the slots take.
     pub fn bytes(&self) -> u64 {
-        (self.chunks.len() * CHUNK_SLOTS as usize * SLOT_BYTES) as u64
+        (self.chunks.len() * CHUNK_SLOTS as usize * BYTES_PER_OBJECT) as u64
     }
 
     /// Where the object lies.
@@ -283,6 +295,21 @@ impl Slots {
         self.update(id, |slot| slot.expires_seconds = seconds);
     }
 
+    /// When the object was published, in tenths of a second since the shard started.
+    pub fn published_tenths(&self, id: SlotId) -> u32 {
+        let chunk = self.chunks.get((id.0 / CHUNK_SLOTS) as usize);
+        let tenths = chunk.and_then(|chunk| chunk.published_tenths.get((id.0 % CHUNK_SLOTS) as usize));
+        tenths.copied().unwrap_or(0)
+    }
+
+    pub(crate) fn set_published_tenths(&mut self, id: SlotId, tenths: u32) {
+        let chunk = self.chunks.get_mut((id.0 / CHUNK_SLOTS) as usize);
+        let place = chunk.and_then(|chunk| chunk.published_tenths.get_mut((id.0 % CHUNK_SLOTS) as usize));
+        if let Some(place) = place {
+            *place = tenths;
+        }
+    }
+
     /// Transfers by the kernel or a device that still use the extent.
     #[inline]
     pub fn in_flight(&self, id: SlotId) -> u16 {
@@ -324,13 +351,13 @@ impl Slots {
     #[inline]
     fn slot(&self, id: SlotId) -> &Slot {
         let chunk = self.chunks.get((id.0 / CHUNK_SLOTS) as usize);
-        chunk.and_then(|chunk| chunk.get((id.0 % CHUNK_SLOTS) as usize)).unwrap_or(&VACANT)
+        chunk.and_then(|chunk| chunk.slots.get((id.0 % CHUNK_SLOTS) as usize)).unwrap_or(&VACANT)
     }
 
     #[inline]
     fn update(&mut self, id: SlotId, change: impl FnOnce(&mut Slot)) {
         let chunk = self.chunks.get_mut((id.0 / CHUNK_SLOTS) as usize);
-        if let Some(slot) = chunk.and_then(|chunk| chunk.get_mut((id.0 % CHUNK_SLOTS) as usize)) {
+        if let Some(slot) = chunk.and_then(|chunk| chunk.slots.get_mut((id.0 % CHUNK_SLOTS) as usize)) {
             change(slot);
         }
     }
@@ -340,7 +367,10 @@ impl Slots {
             return None;
         }
         if self.made.is_multiple_of(CHUNK_SLOTS) {
-            self.chunks.push(vec![VACANT; CHUNK_SLOTS as usize].into_boxed_slice());
+            self.chunks.push(Chunk {
+                slots: vec![VACANT; CHUNK_SLOTS as usize].into_boxed_slice(),
+                published_tenths: vec![0; CHUNK_SLOTS as usize].into_boxed_slice(),
+            });
         }
         self.made += 1;
         Some(SlotId(self.made - 1))
@@ -396,7 +426,7 @@ mod tests {
     fn slots_are_reused_under_a_new_generation() {
         let mut slots = Slots::new(3 * CHUNK_SLOTS);
         let ids: Vec<_> = (0..2 * CHUNK_SLOTS + 1).map(|_| slots.occupy(EXTENT).unwrap()).collect();
-        assert_eq!(slots.bytes(), 3 * 4096 * 32);
+        assert_eq!(slots.bytes(), 3 * 4096 * 36);
         let before = slots.generation(ids[3]);
         slots.set_pin(ids[3], Pin::Hard);
         slots.vacate(ids[3]);
