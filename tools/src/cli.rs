@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::check;
+use crate::commands::{bench, check};
 
 /// Talk to Lanner servers, look at them, and measure them and this machine.
 ///
@@ -34,6 +34,9 @@ pub struct Cli {
 pub enum Command {
     /// Say what this machine offers and lacks for Lanner, and what mends it
     Check(check::CheckArguments),
+    /// Measure
+    #[command(subcommand)]
+    Bench(bench::BenchCommand),
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! One file for each subcommand of `lanner`: its flags and what it does. [`run`] picks the one that was asked for.
 
+pub mod bench;
 pub mod check;
 
 use crate::cli::{Cli, Command};
@@ -12,5 +13,6 @@ use crate::exit::{ExitStatus, Failure};
 pub fn run(cli: &Cli) -> Result<ExitStatus, Failure> {
     match &cli.command {
         Command::Check(arguments) => check::run(arguments, cli.json),
+        Command::Bench(command) => bench::run(command, cli.json),
     }
 }

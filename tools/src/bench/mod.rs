@@ -1,0 +1,13 @@
+//! What all measurements share. A measurement is a [`workload::Workload`], whose single round can be timed; [`workload::alternate`]
+//! runs a product and the limit it is held against in turns, so that both see the same machine. [`histogram`] keeps
+//! the latencies, [`report`] prints them as a table or JSON, [`plot`] draws them, [`progress`] says how far a run has got.
+//!
+//! [`floor`] holds the limits themselves: what this machine could do if there were no store at all.
+
+pub mod environment;
+pub mod floor;
+pub mod histogram;
+pub mod plot;
+pub mod progress;
+pub mod report;
+pub mod workload;
