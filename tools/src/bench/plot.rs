@@ -34,8 +34,9 @@ fn draw(report: &Report, path: &Path) -> Result<(), Box<dyn std::error::Error>> 
     area.fill(&WHITE)?;
     let (least, most) = extent(rows);
     let mut chart = ChartBuilder::on(&area)
-        .caption(format!("lanner bench {}: p50, p99, p99.9 in us", report.benchmark), ("sans-serif", 18))
+        .caption(caption(report), ("sans-serif", 18))
         .margin(12)
+        .margin_right(36)
         .x_label_area_size(36)
         .y_label_area_size(300)
         .build_cartesian_2d((least..most).log_scale(), -0.5..rows.len() as f64 - 0.5)?;
@@ -64,6 +65,12 @@ fn draw(report: &Report, path: &Path) -> Result<(), Box<dyn std::error::Error>> 
     }
     area.present()?;
     Ok(())
+}
+
+fn caption(report: &Report) -> String {
+    let has_floor = report.results.iter().any(|row| row.floor.is_some());
+    let cross = if has_floor { "; cross: p50 of the limit" } else { "" };
+    format!("lanner bench {}: p50, p99, p99.9 in us{cross}", report.benchmark)
 }
 
 /// The ends of the scale: whole powers of ten around everything that is drawn.

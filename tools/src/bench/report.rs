@@ -47,10 +47,14 @@ impl Row {
         self.floor.map(|floor| self.latency.p50 / floor.p50)
     }
 
-    /// What was varied, as a label: `gather 4KiB 8`.
+    /// What was varied, as a label: the first value stands for itself, `gather-hot pages=4KiB tokens=8`.
     #[must_use]
     pub fn label(&self) -> String {
-        self.varied.iter().map(|(_, value)| plain(value)).collect::<Vec<_>>().join(" ")
+        let words = self.varied.iter().enumerate().map(|(index, (flag, value))| match index {
+            0 => plain(value),
+            _ => format!("{flag}={}", plain(value)),
+        });
+        words.collect::<Vec<_>>().join(" ")
     }
 }
 
