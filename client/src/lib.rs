@@ -1,1 +1,41 @@
-//! Placeholder crate documentation.
+//! Lanner's client: the library that an inference engine links.
+//!
+//! ```no_run
+//! use lanner_client::{Client, Freshness, Range};
+//!
+//! let client = Client::connect("lanner://127.0.0.1:7411")?;
+//! client.put(b"greeting", b"hello, world")?;
+//! let snapshot = client.prepare_snapshot(&[b"greeting"])?;
+//! let mut word = [0; 5];
+//! let range = Range { key: 0, source_offset: 7, length: 5, destination_offset: 0 };
+//! client.read_ranges_from_snapshot(&snapshot, &[range], &mut word, Freshness::Lease)?;
+//! assert_eq!(&word, b"world");
+//! # Ok::<(), lanner_client::Error>(())
+//! ```
+
+mod call;
+mod client;
+mod cluster;
+mod config;
+mod connection;
+#[cfg(feature = "planted-faults")]
+pub mod faults;
+#[cfg(not(feature = "planted-faults"))]
+mod faults;
+mod lane;
+mod mapping;
+mod pending;
+mod placement;
+mod snapshot;
+mod watcher;
+
+pub use call::list::Listed;
+pub use call::put::PutOptions;
+pub use client::{Client, ObjectInfo, ServerInfo};
+pub use config::{ClientConfig, DEFAULT_PORT, TransportChoice};
+pub use lanner_shared::time::{Clock, Instant};
+pub use lanner_shared::wire::put::Pin;
+pub use lanner_shared::{Error, Result};
+pub use pending::Pending;
+pub use snapshot::ranges::Range;
+pub use snapshot::{Freshness, Snapshot};

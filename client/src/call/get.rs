@@ -1,0 +1,301 @@
+//! `get` of a batch, over both kinds of transport at once.
+//!
+//! Where the client maps the segment it asks for descriptors and copies the values itself, and throws a copy away that was
+//! not finished before the lease ended (promise P1). Over TCP the server sends the values, of which it takes care itself.
+
+use super::keys::{Indices, KeyGroups, group, in_batch};
+use super::{Call, Exchange, Request, drive};
+use crate::client::ClientInner;
+use crate::connection::Receiver;
+use crate::lane::Lane;
+use crate::mapping::Mapping;
+use lanner_shared::error::{Malformation, WireError};
+use lanner_shared::lease::client_deadline;
+use lanner_shared::time::{Clock, Instant};
+use lanner_shared::wire::get::GetBody;
+use lanner_shared::wire::header::Header;
+use lanner_shared::wire::{Descriptor, Opcode, body, keys, query};
+use lanner_shared::{Error, Result};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+/// A copy that took longer than its lease is repeated under a new lease so often.
+const MAX_LEASES: u8 = 3;
+
+/// Where values go.
+pub(crate) enum Target<'a, 'b> {
+    /// Into buffers of their own length.
+    New(Vec<Vec<u8>>),
+    /// Into the caller's buffers, one for each key.
+    Given(&'a mut [&'b mut [u8]]),
+}
+
+impl Target<'_, '_> {
+    /// The buffer for the value of `bytes` of key `index`.
+    fn buffer(&mut self, index: usize, bytes: u64) -> Result<&mut [u8]> {
+        let too_small =
+            |given: usize| Error::BufferTooSmall { index: index as u64, needed: bytes, given: given as u64 };
+        let length = usize::try_from(bytes).map_err(|_| too_small(0))?;
+        match self {
+            Target::New(values) => {
+                values[index].clear();
+                // A peer's length is no reason to panic for want of memory.
+                values[index].try_reserve_exact(length).map_err(|_| too_small(0))?;
+                values[index].resize(length, 0);
+                Ok(&mut values[index])
+            }
+            Target::Given(buffers) => {
+                let given = buffers[index].len();
+                buffers[index].get_mut(..length).ok_or_else(|| too_small(given))
+            }
+        }
+    }
+
+    /// The buffer again, once [`Target::buffer`] has made it.
+    fn made(&mut self, index: usize) -> &mut [u8] {
+        match self {
+            Target::New(values) => &mut values[index],
+            Target::Given(buffers) => buffers[index],
+        }
+    }
+
+    fn longest(&self) -> u64 {
+        match self {
+            Target::New(_) => u64::MAX,
+            Target::Given(buffers) => buffers.iter().map(|buffer| buffer.len() as u64).max().unwrap_or(0),
+        }
+    }
+}
+
+/// A batch of gets under way.
+pub(crate) struct GetCall<'a, 'b, K> {
+    batch: &'a [K],
+    groups: KeyGroups,
+    progress: Vec<Progress>,
+    target: Target<'a, 'b>,
+    /// For each key the length of its value, or why there is none.
+    pub outcomes: Vec<Result<u64>>,
+}
+
+/// How far a group's answer has come.
+#[derive(Default)]
+struct Progress {
+    /// Values that are still to come over TCP: key (or [`SKIPPED`]), and bytes of it that are missing.
+    expected: VecDeque<(u32, u64)>,
+    /// Where bytes without a place go.
+    bin: Vec<u8>,
+    leases: u8,
+}
+
+impl<'a, 'b, K: AsRef<[u8]>> GetCall<'a, 'b, K> {
+    pub fn new(client: &ClientInner, batch: &'a [K], target: Target<'a, 'b>) -> Result<GetCall<'a, 'b, K>> {
+        let groups = group(client, batch, size_of::<GetBody>())?;
+        let progress = groups.iter().map(|_| Progress::default()).collect();
+        let outcomes = (0..batch.len()).map(|index| Err(Error::NotFound { index: index as u64 })).collect();
+        Ok(GetCall { batch, groups, progress, target, outcomes })
+    }
+
+    /// The values, for a call that made their buffers.
+    pub fn into_values(self) -> Vec<Result<Vec<u8>>> {
+        let Target::New(values) = self.target else { return Vec::new() };
+        self.outcomes.into_iter().zip(values).map(|(outcome, value)| outcome.map(|_| value)).collect()
+    }
+}
+
+impl<K: AsRef<[u8]>> Call for GetCall<'_, '_, K> {
+    #[inline]
+    fn poll(&mut self, lane: &mut Lane, client: &ClientInner) -> Poll<Result<()>> {
+        let mut is_done = true;
+        for (at, group) in self.groups.iter_mut().enumerate() {
+            if group.exchange.is_done() {
+                continue;
+            }
+            let mapping = match lane.connection(client, group.exchange.route) {
+                Ok(connection) => connection.mapping().cloned(),
+                Err(error) => return Poll::Ready(Err(error)),
+            };
+            let request = GetRequest {
+                batch: self.batch,
+                indices: &group.indices,
+                max_value_bytes: mapping.is_none().then(|| self.target.longest()),
+            };
+            let mut receiver = GetReceiver {
+                mapping,
+                indices: &group.indices,
+                progress: &mut self.progress[at],
+                target: &mut self.target,
+                outcomes: &mut self.outcomes,
+                earliest_lease_ms: u32::MAX,
+            };
+            let outcome = drive(&mut group.exchange, lane, client, &request, &mut receiver);
+            let lease = Duration::from_millis(u64::from(receiver.earliest_lease_ms));
+            let is_local = receiver.mapping.is_some();
+            match outcome {
+                Poll::Pending => is_done = false,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(in_batch(error, &group.indices))),
+                Poll::Ready(Ok(())) if is_local && !covers(client_deadline(group.exchange.asked, lease)) => {
+                    // The copies may hold bytes of other objects: none of them counts.
+                    is_done &= repeat_or_fail(
+                        &mut group.exchange,
+                        &mut self.progress[at],
+                        &group.indices,
+                        &mut self.outcomes,
+                    );
+                }
+                Poll::Ready(Ok(())) => {}
+            }
+        }
+        if is_done { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
+    fn each_exchange(&mut self, act: &mut dyn FnMut(&mut Exchange)) {
+        self.groups.iter_mut().for_each(|group| act(&mut group.exchange));
+    }
+}
+
+#[inline]
+fn covers(deadline: Instant) -> bool {
+    Clock.now() < deadline
+}
+
+/// Asks for new leases, or gives up where the copy can't be made within one. Whether the group is done.
+#[cold]
+fn repeat_or_fail(
+    exchange: &mut Exchange,
+    progress: &mut Progress,
+    indices: &Indices,
+    outcomes: &mut [Result<u64>],
+) -> bool {
+    progress.leases += 1;
+    if progress.leases < MAX_LEASES {
+        exchange.reset();
+        return false;
+    }
+    for index in indices {
+        if outcomes[*index as usize].is_ok() {
+            outcomes[*index as usize] = Err(Error::LeaseExpired { index: u64::from(*index) });
+        }
+    }
+    true
+}
+
+struct GetRequest<'a, K> {
+    batch: &'a [K],
+    indices: &'a [u32],
+    /// `None` where only descriptors are asked for.
+    max_value_bytes: Option<u64>,
+}
+
+impl<K: AsRef<[u8]>> Request for GetRequest<'_, K> {
+    fn opcode(&self) -> Opcode {
+        if self.max_value_bytes.is_some() { Opcode::Get } else { Opcode::Query }
+    }
+
+    fn count(&self) -> u16 {
+        self.indices.len() as u16
+    }
+
+    fn encode(&self, frame: &mut Vec<u8>) {
+        if let Some(max_value_bytes) = self.max_value_bytes {
+            body::append(frame, &GetBody { max_value_bytes: max_value_bytes.into() });
+        }
+        self.indices.iter().for_each(|index| keys::append(frame, self.batch[*index as usize].as_ref()));
+    }
+}
+
+struct GetReceiver<'a, 'b, 'c> {
+    mapping: Option<Arc<Mapping>>,
+    indices: &'a [u32],
+    progress: &'a mut Progress,
+    target: &'a mut Target<'b, 'c>,
+    outcomes: &'a mut [Result<u64>],
+    earliest_lease_ms: u32,
+}
+
+impl GetReceiver<'_, '_, '_> {
+    /// Takes the answer for one key; over shared memory the value with it.
+    fn take(&mut self, index: u32, descriptor: &Descriptor) -> Result<()> {
+        let at = index as usize;
+        let bytes = descriptor.value_bytes.get();
+        let status = descriptor.status.get();
+        if status != 0 {
+            let numbers = [u64::from(index), bytes, 0, 0];
+            let error = Error::from_wire(WireError { code: status, numbers });
+            self.outcomes[at] = Err(self.with_given(error, at));
+            return Ok(());
+        }
+        self.earliest_lease_ms = self.earliest_lease_ms.min(descriptor.lease_ms.get());
+        match (&self.mapping, self.target.buffer(at, bytes)) {
+            (Some(mapping), buffer) => {
+                let offset = descriptor.value_offset();
+                if !mapping.contains(offset, bytes) {
+                    return Err(Error::Malformed { reason: Malformation::Field, detail: offset });
+                }
+                self.outcomes[at] = buffer.map(|buffer| {
+                    mapping.read(offset, buffer);
+                    bytes
+                });
+            }
+            (None, Ok(_)) => {
+                self.outcomes[at] = Ok(bytes);
+                self.progress.expected.push_back((index, bytes));
+            }
+            (None, Err(error)) => {
+                // The server sends it all the same: the limit that it was given is that of the largest buffer.
+                self.outcomes[at] = Err(error);
+                self.progress.expected.push_back((SKIPPED, bytes));
+            }
+        }
+        Ok(())
+    }
+
+    /// The server knows the value's length, and this side its buffer's.
+    fn with_given(&mut self, error: Error, at: usize) -> Error {
+        match error {
+            Error::BufferTooSmall { index, needed, .. } => {
+                Error::BufferTooSmall { index, needed, given: self.target.made(at).len() as u64 }
+            }
+            other => other,
+        }
+    }
+}
+
+/// In place of a key: bytes that arrive and have no place to go.
+const SKIPPED: u32 = u32::MAX;
+const BIN_BYTES: usize = 16 << 10;
+
+impl Receiver for GetReceiver<'_, '_, '_> {
+    fn reply(&mut self, _header: &Header, body: &[u8]) -> Result<()> {
+        self.progress.expected.clear();
+        let indices = self.indices;
+        let descriptors = query::decode_reply(body, indices.len())?;
+        for (index, descriptor) in indices.iter().zip(descriptors) {
+            self.take(*index, descriptor)?;
+        }
+        self.progress.expected.retain(|(_, bytes)| *bytes > 0);
+        Ok(())
+    }
+
+    fn destination(&mut self) -> &mut [u8] {
+        let Some((index, missing)) = self.progress.expected.front().copied() else { return &mut [] };
+        if index == SKIPPED {
+            self.progress.bin.resize(BIN_BYTES, 0);
+            return &mut self.progress.bin[..BIN_BYTES.min(usize::try_from(missing).unwrap_or(BIN_BYTES))];
+        }
+        let at = index as usize;
+        let length = self.outcomes[at].as_ref().copied().unwrap_or(0);
+        let start = (length - missing) as usize;
+        self.target.made(at).get_mut(start..length as usize).unwrap_or_default()
+    }
+
+    fn advance(&mut self, bytes: usize) {
+        if let Some((_, missing)) = self.progress.expected.front_mut() {
+            *missing -= bytes as u64;
+            if *missing == 0 {
+                self.progress.expected.pop_front();
+            }
+        }
+    }
+}

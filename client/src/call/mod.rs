@@ -1,0 +1,233 @@
+//! Calls: what a client asks its shards for, one file for each kind.
+//!
+//! A call is cut into *exchanges*, one frame to one shard and its answer; all of them are under way at once. [`drive`]
+//! moves one exchange on, without waiting; [`run`] drives a whole call and waits for it. What is repeated by itself after
+//! a lost connection, and what isn't, is decided here and only here.
+
+pub(crate) mod get;
+pub(crate) mod keys;
+pub(crate) mod list;
+pub(crate) mod put;
+pub(crate) mod read;
+pub(crate) mod read_ranges;
+
+use crate::client::ClientInner;
+use crate::connection::{Broken, Connection, Receiver};
+use crate::lane::{Lane, Route, with_lane};
+use lanner_shared::time::{Clock, Instant};
+use lanner_shared::wire::Opcode;
+use lanner_shared::{Error, Result};
+use smallvec::SmallVec;
+use std::sync::Arc;
+use std::task::Poll;
+
+/// How often an exchange that changes nothing is sent again after its connection was lost.
+const MAX_ATTEMPTS: u8 = 3;
+/// Polls between two looks at the clock while spinning.
+const POLLS_PER_LOOK: u32 = 16;
+
+/// What one exchange asks.
+pub(crate) trait Request {
+    fn opcode(&self) -> Opcode;
+    /// Keys, ranges or entries in the body.
+    fn count(&self) -> u16;
+    /// The value, for a put.
+    fn payload(&self) -> &[u8] {
+        &[]
+    }
+    /// Appends the body.
+    fn encode(&self, body: &mut Vec<u8>);
+}
+
+/// One frame to one shard, and its answer.
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    pub route: Route,
+    /// Just before the frame was queued, for a query: the leases in its answer count from here.
+    pub asked: Instant,
+    state: State,
+    attempts: u8,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum State {
+    /// Not queued yet.
+    New,
+    /// On its way on the connection with this serial number.
+    Sent { serial: u64, request_id: u32 },
+    /// Answered, or failed for good.
+    Done,
+}
+
+impl Exchange {
+    pub fn new(route: Route) -> Exchange {
+        Exchange { route, asked: Instant::ZERO, state: State::New, attempts: 0 }
+    }
+
+    #[inline]
+    pub fn is_done(&self) -> bool {
+        self.state == State::Done
+    }
+
+    /// To be asked once more, after an answer that wasn't good enough.
+    pub fn reset(&mut self) {
+        self.state = State::New;
+    }
+
+    /// Gives the exchange up. Where that leaves a frame half written, its connection ends.
+    #[cold]
+    pub fn abandon(&mut self, lane: &mut Lane) {
+        if let State::Sent { serial, request_id } = self.state
+            && let Some(connection) = lane.existing(self.route, serial)
+            && !connection.abandon(request_id)
+        {
+            lane.close(self.route, serial);
+        }
+        self.state = State::Done;
+    }
+}
+
+/// Moves an exchange on. Ready with what the server said (or with why it can't be asked) once that's known.
+#[inline]
+pub(crate) fn drive(
+    exchange: &mut Exchange,
+    lane: &mut Lane,
+    client: &ClientInner,
+    request: &dyn Request,
+    receiver: &mut dyn Receiver,
+) -> Poll<Result<()>> {
+    if exchange.state == State::New {
+        let connection = match lane.connection(client, exchange.route) {
+            Ok(connection) => connection,
+            Err(error) => return finish(exchange, Err(error)),
+        };
+        if !connection.can_submit() {
+            return Poll::Pending;
+        }
+        if let Err(error) = submit(exchange, connection, request) {
+            return finish(exchange, Err(error));
+        }
+    }
+    let State::Sent { serial, request_id } = exchange.state else { return Poll::Ready(Ok(())) };
+    let Some(connection) = lane.existing(exchange.route, serial) else {
+        return lost(exchange, client, request.opcode());
+    };
+    let progress = connection
+        .write_payload(request_id, request.payload())
+        .and_then(|_| connection.poll(request_id, receiver));
+    match progress {
+        Ok(Poll::Pending) => Poll::Pending,
+        Ok(Poll::Ready(outcome)) => {
+            // An answer to a put whose payload isn't all out (a refusal) leaves the connection in the middle of a frame.
+            if !connection.abandon(request_id) {
+                lane.close(exchange.route, serial);
+            }
+            finish(exchange, outcome)
+        }
+        Err(Broken::Closed) => {
+            lane.close(exchange.route, serial);
+            lost(exchange, client, request.opcode())
+        }
+        Err(Broken::Protocol(error)) => {
+            lane.close(exchange.route, serial);
+            finish(exchange, Err(error))
+        }
+    }
+}
+
+#[inline]
+fn submit(exchange: &mut Exchange, connection: &mut Connection, request: &dyn Request) -> Result<()> {
+    if request.opcode() == Opcode::Query {
+        exchange.asked = Clock.now();
+    }
+    let request_id = connection
+        .submit(request.opcode(), request.count(), request.payload(), |body| request.encode(body))?;
+    exchange.state = State::Sent { serial: connection.serial, request_id };
+    Ok(())
+}
+
+#[inline]
+fn finish(exchange: &mut Exchange, outcome: Result<()>) -> Poll<Result<()>> {
+    exchange.state = State::Done;
+    Poll::Ready(outcome)
+}
+
+/// The connection ended before the answer. A change is never repeated: it may have taken place, and then have been undone
+/// by another client, so that repeating it would change the store twice.
+#[cold]
+fn lost(exchange: &mut Exchange, client: &ClientInner, opcode: Opcode) -> Poll<Result<()>> {
+    let server = client.server_address(exchange.route);
+    exchange.attempts += 1;
+    if crate::faults::retries_changes() || !opcode.changes_the_store() {
+        if exchange.attempts < MAX_ATTEMPTS {
+            exchange.state = State::New;
+            return Poll::Pending;
+        }
+        return finish(exchange, Err(Error::ConnectionLost { server }));
+    }
+    finish(exchange, Err(Error::OutcomeUnknown { server }))
+}
+
+/// A call as a whole.
+pub(crate) trait Call {
+    /// Moves all its exchanges on, without waiting. Ready once all are answered; outcomes of single keys are the call's own affair.
+    fn poll(&mut self, lane: &mut Lane, client: &ClientInner) -> Poll<Result<()>>;
+
+    /// Calls `act` with each of its exchanges.
+    fn each_exchange(&mut self, act: &mut dyn FnMut(&mut Exchange));
+}
+
+/// Drives `call` until it's done or its deadline has come.
+pub(crate) fn run(client: &Arc<ClientInner>, call: &mut dyn Call) -> Result<()> {
+    with_lane(client, |lane| run_on(client, lane, call))
+}
+
+fn run_on(client: &Arc<ClientInner>, lane: &mut Lane, call: &mut dyn Call) -> Result<()> {
+    // The fast path looks at no clock: over shared memory the answer is there within a few hundred polls.
+    if let Poll::Ready(outcome) = call.poll(lane, client) {
+        return outcome;
+    }
+    let config = client.config();
+    let started = Clock.now();
+    let deadline = started.plus(config.timeout);
+    let spin_until = started.plus(config.spin);
+    loop {
+        for _ in 0..POLLS_PER_LOOK {
+            if let Poll::Ready(outcome) = call.poll(lane, client) {
+                return outcome;
+            }
+            std::hint::spin_loop();
+        }
+        let now = Clock.now();
+        if now >= deadline {
+            return Err(time_out(client, lane, call));
+        }
+        if now >= spin_until {
+            let mut routes: SmallVec<[Route; 8]> = SmallVec::new();
+            call.each_exchange(&mut |exchange| {
+                if !exchange.is_done() && !routes.contains(&exchange.route) {
+                    routes.push(exchange.route);
+                }
+            });
+            lane.sleep(&routes, deadline);
+        }
+    }
+}
+
+/// Gives up what wasn't answered. The connections go with it: a path that swallows packets looks just like a slow server,
+/// and the next call must not wait for either.
+#[cold]
+pub(crate) fn time_out(client: &ClientInner, lane: &mut Lane, call: &mut dyn Call) -> Error {
+    let mut slow = None;
+    call.each_exchange(&mut |exchange| {
+        if let State::Sent { serial, .. } = exchange.state {
+            lane.close(exchange.route, serial);
+        }
+        if !exchange.is_done() {
+            slow.get_or_insert(exchange.route);
+            exchange.state = State::Done;
+        }
+    });
+    let server = slow.map_or_else(|| "the server".into(), |route| client.server_address(route));
+    Error::Timeout { server, millis: client.config().timeout.as_millis() as u64 }
+}

@@ -1,0 +1,174 @@
+//! `put` and `upsert` of a batch. Each value is a frame of its own; the frames of one shard follow each other at once.
+
+use super::{Call, Exchange, Request, drive};
+use crate::client::ClientInner;
+use crate::connection::Receiver;
+use crate::lane::Lane;
+use lanner_shared::wire::header::Header;
+use lanner_shared::wire::put::{self, MAX_GROUP_BYTES, Pin, PutMode, PutRequest};
+use lanner_shared::wire::{Opcode, body::BodyReader};
+use lanner_shared::{Error, KeyHash, Result, key};
+use std::task::Poll;
+use std::time::Duration;
+
+/// What a `put` may be told beside key and value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PutOptions<'a> {
+    /// When the object ends by itself, in whole seconds (rounded up); `None` for never.
+    pub ttl: Option<Duration>,
+    /// How it withstands eviction. A hard pin needs a `ttl`, for every pin has an end.
+    pub pin: Pin,
+    /// The epoch group that a change of this object is announced to; empty for that of its placement tag.
+    pub group: &'a [u8],
+}
+
+/// A batch of puts under way.
+pub(crate) struct PutCall<'a, K, V> {
+    items: &'a [(K, V)],
+    mode: PutMode,
+    options: PutOptions<'a>,
+    exchanges: Vec<Exchange>,
+    /// For each item what the server said.
+    pub outcomes: Vec<Result<()>>,
+}
+
+impl<'a, K: AsRef<[u8]>, V: AsRef<[u8]>> PutCall<'a, K, V> {
+    pub fn new(
+        client: &ClientInner,
+        items: &'a [(K, V)],
+        mode: PutMode,
+        options: PutOptions<'a>,
+    ) -> Result<PutCall<'a, K, V>> {
+        check(options)?;
+        let exchanges = items.iter().enumerate().map(|(index, (key, _))| {
+            let key = key::checked(key.as_ref(), index)?;
+            Ok(Exchange::new(client.route(KeyHash::of(key))))
+        });
+        Ok(PutCall {
+            items,
+            mode,
+            options,
+            exchanges: exchanges.collect::<Result<_>>()?,
+            outcomes: vec![Ok(()); items.len()],
+        })
+    }
+}
+
+fn check(options: PutOptions<'_>) -> Result<()> {
+    if options.group.len() > MAX_GROUP_BYTES {
+        let text = format!(
+            "the epoch group's name has {} bytes; at most {MAX_GROUP_BYTES} fit",
+            options.group.len()
+        );
+        return Err(Error::InvalidArgument(text.into()));
+    }
+    if options.pin == Pin::Hard && options.ttl.is_none() {
+        let text =
+            "a hard pin needs a time to live, or it could fill the store for ever; give one, or pin softly";
+        return Err(Error::InvalidArgument(text.into()));
+    }
+    Ok(())
+}
+
+/// Whole seconds, rounded up, so that a short time to live isn't taken for none.
+fn ttl_seconds(ttl: Option<Duration>) -> u32 {
+    let seconds =
+        ttl.map_or(0, |ttl| ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0).max(u64::from(ttl.is_zero())));
+    u32::try_from(seconds).unwrap_or(u32::MAX)
+}
+
+impl<K: AsRef<[u8]>, V: AsRef<[u8]>> Call for PutCall<'_, K, V> {
+    fn poll(&mut self, lane: &mut Lane, client: &ClientInner) -> Poll<Result<()>> {
+        let mut is_done = true;
+        for (index, exchange) in self.exchanges.iter_mut().enumerate() {
+            if exchange.is_done() {
+                continue;
+            }
+            let (key, value) = &self.items[index];
+            let put = PutRequest {
+                key: key.as_ref(),
+                mode: self.mode,
+                pin: self.options.pin,
+                ttl_seconds: ttl_seconds(self.options.ttl),
+                group: self.options.group,
+            };
+            let request = PutFrame { put, value: value.as_ref() };
+            match drive(exchange, lane, client, &request, &mut Acknowledgement) {
+                Poll::Pending => is_done = false,
+                Poll::Ready(outcome) => {
+                    self.outcomes[index] = outcome.map_err(|error| error.at(index as u64))
+                }
+            }
+        }
+        if is_done { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
+    fn each_exchange(&mut self, act: &mut dyn FnMut(&mut Exchange)) {
+        self.exchanges.iter_mut().for_each(act);
+    }
+}
+
+struct PutFrame<'a> {
+    put: PutRequest<'a>,
+    value: &'a [u8],
+}
+
+impl Request for PutFrame<'_> {
+    fn opcode(&self) -> Opcode {
+        Opcode::Put
+    }
+
+    fn count(&self) -> u16 {
+        1
+    }
+
+    fn payload(&self) -> &[u8] {
+        self.value
+    }
+
+    fn encode(&self, body: &mut Vec<u8>) {
+        put::append(body, &self.put);
+    }
+}
+
+/// Expects an answer without contents.
+struct Acknowledgement;
+
+impl Receiver for Acknowledgement {
+    fn reply(&mut self, _header: &Header, body: &[u8]) -> Result<()> {
+        BodyReader::new(body).end()
+    }
+
+    fn destination(&mut self) -> &mut [u8] {
+        &mut []
+    }
+
+    fn advance(&mut self, _bytes: usize) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_life_is_not_an_endless_one() {
+        for (ttl, seconds) in [
+            (None, 0),
+            (Some(Duration::ZERO), 1),
+            (Some(Duration::from_millis(1)), 1),
+            (Some(Duration::from_secs(2)), 2),
+            (Some(Duration::from_millis(2_001)), 3),
+            (Some(Duration::MAX), u32::MAX),
+        ] {
+            assert_eq!(ttl_seconds(ttl), seconds, "{ttl:?}");
+        }
+    }
+
+    #[test]
+    fn an_endless_hard_pin_and_a_long_group_are_refused() {
+        let hard = PutOptions { pin: Pin::Hard, ..PutOptions::default() };
+        assert!(check(hard).is_err());
+        assert!(check(PutOptions { ttl: Some(Duration::from_secs(1)), ..hard }).is_ok());
+        assert!(check(PutOptions { group: &[1; 256], ..PutOptions::default() }).is_err());
+    }
+}

@@ -1,0 +1,449 @@
+//! The client: every call of the library, blocking; [`crate::pending`] has the same calls in two halves.
+//!
+//! A [`Client`] is a handle that may be cloned and shared. Each thread that uses it has connections of its own
+//! ([`crate::lane`]), so threads share no lock on the data path. Every call ends within the configured time-out.
+
+use crate::call::get::{GetCall, Target};
+use crate::call::keys::{Descriptors, Flags, KeysCall};
+use crate::call::list::{ListCall, Listed, StatsCall};
+use crate::call::put::{PutCall, PutOptions};
+use crate::call::read::ReadCall;
+use crate::call::read_ranges::ReadRangesCall;
+use crate::call::run;
+use crate::cluster::Cluster;
+use crate::config::{ClientConfig, TransportChoice};
+use crate::connection::Connection;
+use crate::connection::handshake::Caller;
+use crate::lane::{Route, with_lane};
+use crate::snapshot::ranges::{self, Range, Ranges};
+use crate::snapshot::{Freshness, KeyList, Snapshot, Source};
+use lanner_shared::error::WireError;
+use lanner_shared::time::{Clock, Instant};
+use lanner_shared::wire::put::PutMode;
+use lanner_shared::{Error, KeyHash, Result};
+use std::sync::Arc;
+
+/// A handle on one or more servers. Cheap to clone; clones and threads may use it at the same time.
+#[derive(Clone, Debug)]
+pub struct Client {
+    pub(crate) inner: Arc<ClientInner>,
+}
+
+/// What all clones share.
+#[derive(Debug)]
+pub(crate) struct ClientInner {
+    id: u64,
+    config: ClientConfig,
+    cluster: Cluster,
+}
+
+impl ClientInner {
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub fn config(&self) -> &ClientConfig {
+        &self.config
+    }
+
+    pub fn server_count(&self) -> usize {
+        self.cluster.servers().len()
+    }
+
+    #[inline]
+    pub fn route(&self, hash: KeyHash) -> Route {
+        self.cluster.route(hash)
+    }
+
+    pub fn server_address(&self, route: Route) -> Box<str> {
+        self.cluster.servers().get(usize::from(route.server)).map_or("?", |server| &*server.address).into()
+    }
+
+    pub fn connect_to(&self, route: Route, serial: u64) -> Result<Connection> {
+        let caller = Caller { config: &self.config, client_id: self.id };
+        self.cluster.servers()[usize::from(route.server)].connect(caller, route.shard, serial)
+    }
+}
+
+/// A server as it described itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerInfo {
+    /// HOST:PORT.
+    pub address: String,
+    /// Random at each start of the server.
+    pub boot_id: [u8; 16],
+    /// Number of shards.
+    pub shards: u16,
+    /// Bytes for values, all shards together.
+    pub capacity_bytes: u64,
+    /// The largest value that it takes, in bytes.
+    pub max_value_bytes: u64,
+    /// The lease that it grants, in milliseconds.
+    pub lease_ms: u32,
+}
+
+/// What is known of one stored object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObjectInfo {
+    /// Length of the value in bytes.
+    pub value_bytes: u64,
+}
+
+impl Client {
+    /// Connects to the servers of `url`, see [`ClientConfig`]. Blocks until each has answered or the attempt has failed.
+    pub fn connect(url: &str) -> Result<Client> {
+        Client::with_config(url.parse()?)
+    }
+
+    /// Connects to the servers of `config`. Blocks until each has answered or the attempt has failed.
+    pub fn with_config(config: ClientConfig) -> Result<Client> {
+        let mut id = [0; 8];
+        getrandom::fill(&mut id).map_err(|error| Error::System {
+            what: "random numbers".into(),
+            reason: error.to_string().into(),
+        })?;
+        let id = u64::from_le_bytes(id);
+        let cluster = Cluster::meet(Caller { config: &config, client_id: id })?;
+        Ok(Client { inner: Arc::new(ClientInner { id, config, cluster }) })
+    }
+
+    /// The servers, as each described itself when it was last connected to.
+    #[must_use]
+    pub fn servers(&self) -> Vec<ServerInfo> {
+        let describe = |server: &crate::cluster::Server| {
+            let welcome = server.welcome();
+            ServerInfo {
+                address: server.address.to_string(),
+                boot_id: welcome.boot_id,
+                shards: welcome.shards.get(),
+                capacity_bytes: welcome.capacity_bytes.get(),
+                max_value_bytes: welcome.max_value_bytes.get(),
+                lease_ms: welcome.lease_ms.get(),
+            }
+        };
+        self.inner.cluster.servers().iter().map(describe).collect()
+    }
+
+    /// Which transport this thread's connection for `key` uses: `"shm"` or `"tcp"`. Connects if need be.
+    pub fn transport_for(&self, key: &[u8]) -> Result<&'static str> {
+        let route = self.inner.route(KeyHash::of(key));
+        with_lane(&self.inner, |lane| {
+            let connection = lane.connection(&self.inner, route)?;
+            Ok(if connection.mapping().is_some() { TransportChoice::Shm } else { TransportChoice::Tcp }
+                .name())
+        })
+    }
+
+    /// Stores `value` under `key`; `AlreadyExists` if there is one. The value is copied before the call returns.
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.store_one(key, value, PutMode::Put, PutOptions::default())
+    }
+
+    /// Stores `value` under `key`, in place of the one that may be there. Readers that hold a lease go on reading that one.
+    pub fn upsert(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.store_one(key, value, PutMode::Upsert, PutOptions::default())
+    }
+
+    /// [`Client::put`] with options.
+    pub fn put_with(&self, key: &[u8], value: &[u8], options: PutOptions<'_>) -> Result<()> {
+        self.store_one(key, value, PutMode::Put, options)
+    }
+
+    /// [`Client::upsert`] with options.
+    pub fn upsert_with(&self, key: &[u8], value: &[u8], options: PutOptions<'_>) -> Result<()> {
+        self.store_one(key, value, PutMode::Upsert, options)
+    }
+
+    /// Stores each value under its key. One outcome for each item, in their order: items don't depend on each other.
+    pub fn put_batch<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &self,
+        items: &[(K, V)],
+        options: PutOptions<'_>,
+    ) -> Result<Vec<Result<()>>> {
+        self.store(items, PutMode::Put, options)
+    }
+
+    /// [`Client::put_batch`] that replaces what is there.
+    pub fn upsert_batch<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &self,
+        items: &[(K, V)],
+        options: PutOptions<'_>,
+    ) -> Result<Vec<Result<()>>> {
+        self.store(items, PutMode::Upsert, options)
+    }
+
+    fn store_one(&self, key: &[u8], value: &[u8], mode: PutMode, options: PutOptions<'_>) -> Result<()> {
+        self.store(&[(key, value)], mode, options)?.pop().unwrap_or(Ok(()))
+    }
+
+    fn store<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &self,
+        items: &[(K, V)],
+        mode: PutMode,
+        options: PutOptions<'_>,
+    ) -> Result<Vec<Result<()>>> {
+        let mut call = PutCall::new(&self.inner, items, mode, options)?;
+        run(&self.inner, &mut call)?;
+        Ok(call.outcomes)
+    }
+
+    /// The value of `key` in a new buffer; `NotFound` if there is none, which is not the same as an empty one.
+    pub fn get(&self, key: &[u8]) -> Result<Vec<u8>> {
+        self.get_batch(&[key])?.pop().unwrap_or(Err(Error::NotFound { index: 0 }))
+    }
+
+    /// The value of each key, or why there is none, in the order of `keys`. A key that stands twice is answered twice.
+    pub fn get_batch<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Result<Vec<u8>>>> {
+        let target = Target::New(keys.iter().map(|_| Vec::new()).collect());
+        let mut call = GetCall::new(&self.inner, keys, target)?;
+        run(&self.inner, &mut call)?;
+        Ok(call.into_values())
+    }
+
+    /// Reads the value of `key` to the start of `buffer` and returns its length in bytes. `BufferTooSmall` says how many are
+    /// needed. After an error the buffer's contents are of no meaning.
+    pub fn get_into(&self, key: &[u8], buffer: &mut [u8]) -> Result<u64> {
+        self.get_into_batch(&[key], &mut [buffer])?.pop().unwrap_or(Err(Error::NotFound { index: 0 }))
+    }
+
+    /// [`Client::get_into`] for each key and its buffer. One outcome for each key, in their order.
+    pub fn get_into_batch<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        buffers: &mut [&mut [u8]],
+    ) -> Result<Vec<Result<u64>>> {
+        Client::check_buffers(keys.len(), buffers.len())?;
+        let mut call = GetCall::new(&self.inner, keys, Target::Given(buffers))?;
+        run(&self.inner, &mut call)?;
+        Ok(call.outcomes)
+    }
+
+    pub(crate) fn check_buffers(keys: usize, buffers: usize) -> Result<()> {
+        if keys == buffers {
+            return Ok(());
+        }
+        Err(Error::InvalidArgument(format!("{keys} keys and {buffers} buffers; give each key one").into()))
+    }
+
+    /// Whether there is an object under `key`. Asking extends no lease and counts as no access.
+    pub fn exists(&self, key: &[u8]) -> Result<bool> {
+        Ok(self.exists_batch(&[key])?.contains(&true))
+    }
+
+    /// Whether there is an object under each key, in the order of `keys`.
+    pub fn exists_batch<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<bool>> {
+        self.flags::<K, false>(keys)
+    }
+
+    /// Removes the object under `key`; whether there was one. It can't be found any more when this returns; readers that
+    /// hold a lease on it go on reading, and its memory is free once their leases have ended.
+    pub fn remove(&self, key: &[u8]) -> Result<bool> {
+        Ok(self.remove_batch(&[key])?.contains(&true))
+    }
+
+    /// [`Client::remove`] for each key, in the order of `keys`.
+    pub fn remove_batch<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<bool>> {
+        self.flags::<K, true>(keys)
+    }
+
+    fn flags<K: AsRef<[u8]>, const REMOVES: bool>(&self, keys: &[K]) -> Result<Vec<bool>> {
+        let mut call = KeysCall::new(&self.inner, keys, Flags::<REMOVES> { flags: vec![false; keys.len()] })?;
+        run(&self.inner, &mut call)?;
+        Ok(call.answers.flags)
+    }
+
+    /// Length in bytes of the value of `key`. Counts as an access.
+    pub fn size(&self, key: &[u8]) -> Result<u64> {
+        self.size_batch(&[key])?.pop().unwrap_or(Err(Error::NotFound { index: 0 }))
+    }
+
+    /// [`Client::size`] for each key, in the order of `keys`.
+    pub fn size_batch<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Result<u64>>> {
+        Ok(self.query_batch(keys)?.into_iter().map(|info| info.map(|info| info.value_bytes)).collect())
+    }
+
+    /// What is known of the object under each key, in the order of `keys`. Counts as an access.
+    pub fn query_batch<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Result<ObjectInfo>>> {
+        let answers = self.query(keys)?;
+        let info =
+            |(index, descriptor): (usize, &lanner_shared::wire::Descriptor)| match descriptor.status.get() {
+                0 => Ok(ObjectInfo { value_bytes: descriptor.value_bytes.get() }),
+                code => Err(Error::from_wire(WireError { code, numbers: [index as u64, 0, 0, 0] })),
+            };
+        Ok(answers.found.iter().enumerate().map(info).collect())
+    }
+
+    pub(crate) fn query<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Descriptors> {
+        let mut call = KeysCall::new(&self.inner, keys, Descriptors::for_batch(keys.len()))?;
+        run(&self.inner, &mut call)?;
+        Ok(call.answers)
+    }
+
+    /// Leases the objects under `keys` and keeps where they lie, to be read many times without asking a server. One round
+    /// trip to all shards involved, in parallel. `NotFound` names the first key that is missing, `LeaseExpired` the first
+    /// whose lease had ended when the answer came; then there is no snapshot.
+    pub fn prepare_snapshot<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Snapshot> {
+        let snapshot = self.prepare(KeyList::new(keys), keys)?;
+        snapshot.populate();
+        Ok(snapshot)
+    }
+
+    fn prepare<K: AsRef<[u8]>>(&self, list: KeyList, keys: &[K]) -> Result<Snapshot> {
+        let answers = self.query(keys)?;
+        with_lane(&self.inner, |lane| {
+            Snapshot::new(list, &answers, |index| {
+                let route = self.inner.route(KeyHash::of(keys[index].as_ref()));
+                let connection = lane.connection(&self.inner, route)?;
+                Ok(Source { route, boot_id: connection.boot_id, mapping: connection.mapping().cloned() })
+            })
+        })
+    }
+
+    /// Asks again for all keys of `snapshot`: new leases, new versions, a new deadline. If that fails the snapshot stays as
+    /// it was.
+    pub fn refresh_snapshot(&self, snapshot: &mut Snapshot) -> Result<()> {
+        *snapshot = self.refreshed(snapshot)?;
+        Ok(())
+    }
+
+    /// A new snapshot of the keys of `snapshot`.
+    pub(crate) fn refreshed(&self, snapshot: &Snapshot) -> Result<Snapshot> {
+        let list = snapshot.keys().clone();
+        let fresh = self.prepare(list, &snapshot.keys().to_slices())?;
+        fresh.populate();
+        Ok(fresh)
+    }
+
+    /// Reads ranges through `snapshot` and nothing else: no query, no renewal. `LeaseExpired` if it wasn't finished before
+    /// the snapshot's deadline, `EpochChanged` if it was to be checked and something has changed: then nothing counts as
+    /// read, whatever `destination` holds. Ranges are checked before the first byte is read.
+    pub fn read_ranges_from_snapshot(
+        &self,
+        snapshot: &Snapshot,
+        ranges: &[Range],
+        destination: &mut [u8],
+        freshness: Freshness,
+    ) -> Result<()> {
+        let lengths = |key: u32| snapshot.value_bytes(key as usize);
+        ranges::check(ranges, destination.len() as u64, lengths)?;
+        self.read_checked(snapshot, ranges, destination, freshness).map(drop)
+    }
+
+    /// Reads ranges that were checked. Returns when the read was done.
+    #[inline]
+    pub(crate) fn read_checked<R: Ranges + ?Sized>(
+        &self,
+        snapshot: &Snapshot,
+        ranges: &R,
+        destination: &mut [u8],
+        freshness: Freshness,
+    ) -> Result<Instant> {
+        if snapshot.is_local() {
+            return snapshot.read_local(ranges, destination, freshness);
+        }
+        // Nothing is sent for a lease that has ended already.
+        snapshot.check_lease()?;
+        let mut call = ReadCall::new(snapshot, ranges, destination, freshness);
+        run(&self.inner, &mut call)?;
+        if snapshot.has_local_source() {
+            return snapshot.read_local(ranges, destination, freshness);
+        }
+        Ok(Clock.now())
+    }
+
+    /// [`Client::read_ranges_from_snapshot`] that refreshes the snapshot when that is due, and once more (and reads once
+    /// more) if its lease has ended or, with [`Freshness::Checked`], something has changed.
+    pub fn read_ranges_refreshing(
+        &self,
+        snapshot: &mut Snapshot,
+        ranges: &[Range],
+        destination: &mut [u8],
+        freshness: Freshness,
+    ) -> Result<()> {
+        if snapshot.needs_refresh(Clock.now()) {
+            self.refresh_snapshot(snapshot)?;
+        }
+        match self.read_ranges_from_snapshot(snapshot, ranges, destination, freshness) {
+            Err(Error::LeaseExpired { .. } | Error::EpochChanged) => {
+                self.refresh_snapshot(snapshot)?;
+                self.read_ranges_from_snapshot(snapshot, ranges, destination, freshness)
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Reads ranges of the objects under `keys` as they are now: asks first, then reads. `Range::key` is a place in `keys`.
+    /// `NotFound` names a key that a range needs and that isn't there. Repeated once if a lease ends during the read.
+    pub fn read_ranges<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        ranges: &[Range],
+        destination: &mut [u8],
+    ) -> Result<()> {
+        ranges::check(ranges, destination.len() as u64, |key| {
+            ((key as usize) < keys.len()).then_some(u64::MAX)
+        })?;
+        if !self.reads_locally(keys)? {
+            let mut call = ReadRangesCall::new(&self.inner, keys, ranges, destination)?;
+            return run(&self.inner, &mut call);
+        }
+        match self.read_once(keys, ranges, destination) {
+            Err(Error::LeaseExpired { .. }) => self.read_once(keys, ranges, destination),
+            outcome => outcome,
+        }
+    }
+
+    fn read_once<K: AsRef<[u8]>>(&self, keys: &[K], ranges: &[Range], destination: &mut [u8]) -> Result<()> {
+        let snapshot = self.prepare(KeyList::default(), keys)?;
+        self.read_ranges_from_snapshot(&snapshot, ranges, destination, Freshness::Lease)
+    }
+
+    /// Whether any of `keys` lies where this thread can read it itself.
+    fn reads_locally<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<bool> {
+        if self.inner.config.transport == TransportChoice::Tcp {
+            return Ok(false);
+        }
+        with_lane(&self.inner, |lane| {
+            for (index, key) in keys.iter().enumerate() {
+                let key = lanner_shared::key::checked(key.as_ref(), index)?;
+                let route = self.inner.route(KeyHash::of(key));
+                if lane.connection(&self.inner, route)?.mapping().is_some() {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        })
+    }
+
+    /// Calls `each` with every key that starts with `prefix`, in no particular order, a page of a shard at a time. Objects
+    /// that come or go meanwhile may or may not be among them. Stops when `each` returns `false`.
+    pub fn list(&self, prefix: &[u8], mut each: impl FnMut(Listed) -> bool) -> Result<()> {
+        for route in self.inner.cluster.routes() {
+            let mut cursor = 0;
+            loop {
+                let mut call = ListCall::new(route, prefix, cursor);
+                run(&self.inner, &mut call)?;
+                cursor = call.page.next_cursor;
+                if !call.page.entries.into_iter().all(&mut each) {
+                    return Ok(());
+                }
+                if cursor == 0 {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What each shard of each server says of itself: the server's address, and a JSON object.
+    pub fn stats(&self) -> Result<Vec<(String, String)>> {
+        let routes: Vec<Route> = self.inner.cluster.routes().collect();
+        let mut all = Vec::with_capacity(routes.len());
+        for route in routes {
+            let mut call = StatsCall::new(route);
+            run(&self.inner, &mut call)?;
+            all.push((self.inner.server_address(route).into(), call.document.0));
+        }
+        Ok(all)
+    }
+}

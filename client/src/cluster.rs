@@ -1,0 +1,158 @@
+//! The servers of a client: what each said of itself, and how a lane gets a connection to one of its shards.
+//!
+//! Everything here is set-up: it may block, allocate and take a lock. The data path reads two atomics ([`Server::shards`]
+//! and nothing else) and the connections of its own lane.
+
+use crate::config::TransportChoice;
+use crate::connection::Connection;
+use crate::connection::handshake::{self, Caller};
+use crate::lane::Route;
+use crate::mapping::Mapping;
+use crate::placement::{Candidate, server_of};
+use crate::watcher::ServerLife;
+use lanner_shared::wire::hello::{ANY_SHARD, Welcome};
+use lanner_shared::{Error, KeyHash, Result};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+/// All servers of a client.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    servers: Vec<Server>,
+    candidates: Vec<Candidate>,
+}
+
+/// One server.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub address: Arc<str>,
+    /// Its number of shards, as it said last. Written by whoever connects, read for each key.
+    shards: AtomicU16,
+    #[expect(clippy::disallowed_types, reason = "taken only while a connection is being made")]
+    setup: std::sync::Mutex<Setup>,
+}
+
+/// What is known of a server's present life.
+#[derive(Debug)]
+struct Setup {
+    welcome: Welcome,
+    life: Option<Arc<ServerLife>>,
+    /// By shard.
+    mappings: Vec<Option<Arc<Mapping>>>,
+}
+
+impl Cluster {
+    /// Meets all servers of `caller`'s configuration: placement needs the id and the size of each.
+    pub fn meet(caller: Caller<'_>) -> Result<Cluster> {
+        let mut cluster = Cluster { servers: Vec::new(), candidates: Vec::new() };
+        for address in &caller.config.servers {
+            let address: Arc<str> = Arc::from(&**address);
+            let (_, welcome) = handshake::connect_tcp(caller, &address, ANY_SHARD, 0)?;
+            let candidate = Candidate {
+                server_id: welcome.server_id.get(),
+                capacity_bytes: welcome.capacity_bytes.get(),
+            };
+            if cluster.candidates.iter().any(|known| known.server_id == candidate.server_id) {
+                let text = format!(
+                    "two of the addresses lead to one server, the second is {address}; name each server once"
+                );
+                return Err(Error::InvalidArgument(text.into()));
+            }
+            cluster.candidates.push(candidate);
+            cluster.servers.push(Server::new(address, welcome));
+        }
+        Ok(cluster)
+    }
+
+    pub fn servers(&self) -> &[Server] {
+        &self.servers
+    }
+
+    /// Where a key belongs.
+    #[inline]
+    pub fn route(&self, hash: KeyHash) -> Route {
+        let server = server_of(hash, &self.candidates);
+        let shards = self.servers[server].shards.load(Ordering::Relaxed);
+        Route { server: server as u16, shard: hash.shard(shards).0 }
+    }
+
+    /// Every shard of every server.
+    pub fn routes(&self) -> impl Iterator<Item = Route> {
+        self.servers.iter().enumerate().flat_map(|(server, details)| {
+            (0..details.shards.load(Ordering::Relaxed))
+                .map(move |shard| Route { server: server as u16, shard })
+        })
+    }
+}
+
+impl Server {
+    #[expect(clippy::disallowed_types, reason = "taken only while a connection is being made")]
+    fn new(address: Arc<str>, welcome: Welcome) -> Server {
+        Server {
+            address,
+            shards: AtomicU16::new(welcome.shards.get()),
+            setup: std::sync::Mutex::new(Setup { welcome, life: None, mappings: Vec::new() }),
+        }
+    }
+
+    /// Makes a connection to `shard` over the best transport that `config` allows and the server offers.
+    pub fn connect(&self, caller: Caller<'_>, shard: u16, serial: u64) -> Result<Connection> {
+        // A thread that panicked here left a whole `Setup` behind: each of its steps replaces fields as a unit.
+        let mut setup = self.setup.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if caller.config.transport != TransportChoice::Tcp
+            && let Ok(connection) = self.connect_shm(caller, &mut setup, shard, serial)
+        {
+            return Ok(connection);
+        }
+        // Over TCP the server says what it is now; it may have been started again since.
+        let (connection, welcome) = handshake::connect_tcp(caller, &self.address, shard, serial)?;
+        setup.renew(welcome);
+        self.shards.store(welcome.shards.get(), Ordering::Relaxed);
+        match caller.config.transport {
+            TransportChoice::Tcp => Ok(connection),
+            TransportChoice::Shm => self.connect_shm(caller, &mut setup, shard, serial),
+            TransportChoice::Auto => self.connect_shm(caller, &mut setup, shard, serial).or(Ok(connection)),
+        }
+    }
+
+    fn connect_shm(
+        &self,
+        caller: Caller<'_>,
+        setup: &mut Setup,
+        shard: u16,
+        serial: u64,
+    ) -> Result<Connection> {
+        let offer = handshake::ask_for_lane(caller, &self.address, &setup.welcome, shard)?;
+        let life = match setup.life.clone().filter(|life| !life.is_over()) {
+            Some(life) => life,
+            None => ServerLife::watch(handshake::connect_watch(caller, &self.address, &setup.welcome)?)?,
+        };
+        setup.life = Some(life.clone());
+        let at = usize::from(shard);
+        if setup.mappings.len() <= at {
+            setup.mappings.resize(at + 1, None);
+        }
+        let mapping = match &setup.mappings[at] {
+            Some(mapping) if !mapping.is_server_gone() => mapping.clone(),
+            _ => Arc::new(offer.map_segment(&self.address, &setup.welcome, life)?),
+        };
+        setup.mappings[at] = Some(mapping.clone());
+        offer.accept(shard, serial, mapping)
+    }
+
+    /// What the server said of itself last.
+    pub fn welcome(&self) -> Welcome {
+        self.setup.lock().unwrap_or_else(std::sync::PoisonError::into_inner).welcome
+    }
+}
+
+impl Setup {
+    /// Takes note of what the server says; a new life ends the use of the old one's memory.
+    fn renew(&mut self, welcome: Welcome) {
+        if welcome.boot_id != self.welcome.boot_id {
+            self.life = None;
+            self.mappings.clear();
+        }
+        self.welcome = welcome;
+    }
+}

@@ -1,0 +1,455 @@
+//! One connection of one client thread to one shard: frames out, replies in, whatever carries them.
+//!
+//! ```text
+//! submit ─► outbound bytes ─► transport ─► server
+//! poll(id, receiver) ◄─ the reply with that id, straight into the receiver's buffers
+//!                    ◄─ replies to other requests are put by until they are asked for (or thrown away if abandoned)
+//! ```
+//!
+//! Nothing here waits; [`crate::lane`] does. A receiver's buffers are written only while its owner is inside `poll`, so a
+//! caller may drop or forget a call at any time without anybody writing into memory that it gave back.
+
+pub(crate) mod handshake;
+pub(crate) mod shm;
+pub(crate) mod tcp;
+
+use crate::mapping::Mapping;
+use ahash::HashMap;
+use lanner_shared::error::Limit;
+use lanner_shared::wire::{self, MAX_VERSION, Opcode, body, header::Header, hello::short_boot};
+use lanner_shared::{Error, Result, ShardId};
+use std::sync::Arc;
+use std::task::Poll;
+
+/// Requests without an answer that a connection may have. More are refused, so that nothing grows without bound.
+const MAX_PENDING: usize = 4096;
+/// A payload of at most this many bytes is queued with its frame and goes out with it in one write.
+pub(crate) const QUEUED_PAYLOAD_BYTES: usize = 32 << 10;
+
+/// Who takes the reply to a request.
+pub(crate) trait Receiver {
+    /// The reply without its payload. An error is given to the caller, and the payload skipped.
+    fn reply(&mut self, header: &Header, body: &[u8]) -> Result<()>;
+
+    /// Where the next bytes of the payload belong; asked for as long as some are missing. Empty: they aren't wanted.
+    fn destination(&mut self) -> &mut [u8];
+
+    /// That many bytes were written to the start of the destination.
+    fn advance(&mut self, bytes: usize);
+}
+
+/// What carries the frames.
+#[derive(Debug)]
+pub(crate) enum Transport {
+    Tcp(tcp::TcpTransport),
+    Shm(Box<shm::ShmTransport>),
+}
+
+/// What a transport has found out about its state; turned into an [`Error`] that fits the call by whoever knows it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Broken {
+    /// The peer has gone, or the system has given the connection up.
+    Closed,
+    /// The peer broke the protocol.
+    Protocol(Error),
+}
+
+impl From<Error> for Broken {
+    fn from(error: Error) -> Broken {
+        Broken::Protocol(error)
+    }
+}
+
+/// A connection and the requests on it.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    transport: Transport,
+    /// The shard it belongs to.
+    pub shard: ShardId,
+    /// The server's boot id.
+    pub boot_id: [u8; 16],
+    /// Differs for each connection that the lane ever made.
+    pub serial: u64,
+    next_request_id: u32,
+    /// Requests that somebody waits for.
+    pending: Vec<u32>,
+    /// Replies that arrived while somebody else's was awaited.
+    put_by: HashMap<u32, PutBy>,
+    outbound: Vec<u8>,
+    outbound_done: usize,
+    /// The request whose payload is being written by its owner.
+    writer: Option<Writer>,
+    current: Option<Current>,
+}
+
+#[derive(Debug)]
+struct Writer {
+    request_id: u32,
+    remaining: u64,
+}
+
+/// The frame that's being received.
+#[derive(Debug)]
+struct Current {
+    header: Header,
+    payload_remaining: u64,
+    /// The receiver has seen header and body.
+    is_begun: bool,
+    /// The payload isn't wanted.
+    is_skipped: bool,
+}
+
+/// A reply whose owner hasn't asked for it yet.
+#[derive(Debug)]
+struct PutBy {
+    header: Header,
+    body: Vec<u8>,
+    payload: Vec<u8>,
+    is_whole: bool,
+}
+
+impl Connection {
+    pub fn new(transport: Transport, shard: ShardId, boot_id: [u8; 16], serial: u64) -> Connection {
+        Connection {
+            transport,
+            shard,
+            boot_id,
+            serial,
+            next_request_id: 1,
+            pending: Vec::new(),
+            put_by: HashMap::default(),
+            outbound: Vec::new(),
+            outbound_done: 0,
+            writer: None,
+            current: None,
+        }
+    }
+
+    /// The segment, where this client can read it itself.
+    pub fn mapping(&self) -> Option<&Arc<Mapping>> {
+        match &self.transport {
+            Transport::Tcp(_) => None,
+            Transport::Shm(shm) => Some(shm.mapping()),
+        }
+    }
+
+    /// Whether the next request may be queued: no payload of another one is half way.
+    pub fn can_submit(&self) -> bool {
+        self.writer.is_none()
+    }
+
+    /// Queues a request with the body that `encode` appends, for a payload of `payload_bytes` that follows by
+    /// [`Connection::write_payload`], or (where `encode` appended nothing of it) by itself if it's queued with the frame.
+    /// Returns its id.
+    pub fn submit(
+        &mut self,
+        opcode: Opcode,
+        count: u16,
+        payload: &[u8],
+        encode: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<u32> {
+        debug_assert!(self.can_submit());
+        if self.pending.len() >= MAX_PENDING {
+            return Err(Error::Overloaded { what: Limit::ForwardedRequests, limit: MAX_PENDING as u64 });
+        }
+        let request_id = self.next_request_id;
+        self.next_request_id = self.next_request_id.wrapping_add(1);
+        if self.outbound_done == self.outbound.len() {
+            self.outbound.clear();
+            self.outbound_done = 0;
+        }
+        let start = body::begin(&mut self.outbound);
+        encode(&mut self.outbound);
+        let mut header = Header::request(opcode, self.shard, request_id, count);
+        header.payload_bytes = payload.len() as u64;
+        body::finish(&mut self.outbound, start, header, MAX_VERSION);
+        if self.transport.queues(payload.len()) {
+            self.outbound.extend_from_slice(payload);
+        } else {
+            self.writer = Some(Writer { request_id, remaining: payload.len() as u64 });
+        }
+        self.pending.push(request_id);
+        Ok(request_id)
+    }
+
+    /// Writes what is queued, as far as it goes now. Whether all of it is out.
+    #[inline]
+    pub fn flush(&mut self) -> Result<bool, Broken> {
+        while self.outbound_done < self.outbound.len() {
+            let written = self.transport.write(&self.outbound[self.outbound_done..])?;
+            if written == 0 {
+                return Ok(false);
+            }
+            self.outbound_done += written;
+        }
+        Ok(true)
+    }
+
+    /// Writes the rest of the payload of `request_id`, as far as it goes now; `payload` is all of it.
+    /// Whether all of it is out, or was queued with the frame.
+    pub fn write_payload(&mut self, request_id: u32, payload: &[u8]) -> Result<bool, Broken> {
+        if !self.flush()? {
+            return Ok(false);
+        }
+        let Some(writer) = self.writer.as_mut().filter(|writer| writer.request_id == request_id) else {
+            return Ok(true);
+        };
+        while writer.remaining > 0 {
+            let start = payload.len() - writer.remaining as usize;
+            let written = self.transport.write_payload(&payload[start..])?;
+            if written == 0 {
+                return Ok(false);
+            }
+            writer.remaining -= written as u64;
+        }
+        self.writer = None;
+        Ok(true)
+    }
+
+    /// The reply to `request_id`, if it's there: what the server said, once `receiver` has all of it.
+    #[inline]
+    pub fn poll(&mut self, request_id: u32, receiver: &mut dyn Receiver) -> Result<Poll<Result<()>>, Broken> {
+        self.flush()?;
+        if !self.put_by.is_empty()
+            && let Some(reply) = self.put_by.get(&request_id)
+            && reply.is_whole
+            && let Some(reply) = self.put_by.remove(&request_id)
+        {
+            self.forget(request_id);
+            return Ok(Poll::Ready(reply.hand_over(receiver)));
+        }
+        loop {
+            if self.current.is_none() && !self.next_frame()? {
+                return Ok(Poll::Pending);
+            }
+            let is_mine =
+                self.current.as_ref().is_some_and(|current| current.header.request_id == request_id);
+            // A reply that was put by in part stays there: its first bytes are.
+            if is_mine && !self.put_by.contains_key(&request_id) {
+                return self.receive(receiver);
+            }
+            if !self.put_current_by()? {
+                return Ok(Poll::Pending);
+            }
+            if is_mine && let Some(reply) = self.put_by.remove(&request_id) {
+                self.forget(request_id);
+                return Ok(Poll::Ready(reply.hand_over(receiver)));
+            }
+        }
+    }
+
+    /// Nobody waits for this answer any more. Whether the connection is still usable.
+    pub fn abandon(&mut self, request_id: u32) -> bool {
+        self.forget(request_id);
+        self.put_by.remove(&request_id);
+        if let Some(current) = self.current.as_mut().filter(|current| current.header.request_id == request_id)
+        {
+            current.is_skipped = true;
+        }
+        // The server would take the next frame for the rest of the payload.
+        self.writer.as_ref().is_none_or(|writer| writer.request_id != request_id)
+    }
+
+    /// Whether a reply or room for more output can be waited for on these, and the transport agrees to sleep.
+    pub fn wait_set(&mut self) -> WaitSet<'_> {
+        let wants_room = self.outbound_done < self.outbound.len() || self.writer.is_some();
+        match &mut self.transport {
+            Transport::Tcp(tcp) => WaitSet::Tcp { tcp, wants_room },
+            Transport::Shm(shm) => WaitSet::Shm { shm, wants_room },
+        }
+    }
+
+    fn forget(&mut self, request_id: u32) {
+        if let Some(at) = self.pending.iter().position(|pending| *pending == request_id) {
+            self.pending.swap_remove(at);
+        }
+    }
+
+    /// Takes up the next frame, if its header and body are there.
+    #[inline]
+    fn next_frame(&mut self) -> Result<bool, Broken> {
+        let Some(header) = self.transport.next_frame()? else { return Ok(false) };
+        if header.boot != short_boot(&self.boot_id) {
+            return Err(Broken::Closed);
+        }
+        let is_awaited = self.pending.contains(&header.request_id);
+        self.current = Some(Current {
+            payload_remaining: header.payload_bytes,
+            header,
+            is_begun: false,
+            is_skipped: !is_awaited,
+        });
+        Ok(true)
+    }
+
+    /// Receives the current frame, which is the receiver's.
+    #[inline]
+    fn receive(&mut self, receiver: &mut dyn Receiver) -> Result<Poll<Result<()>>, Broken> {
+        let Some(current) = self.current.as_mut() else { return Ok(Poll::Pending) };
+        if !current.is_begun {
+            current.is_begun = true;
+            let body = self.transport.body(&current.header);
+            let outcome = match current.header.status {
+                0 => receiver.reply(&current.header, body),
+                status => Err(wire::error::decode(status, body)?),
+            };
+            if let Err(error) = outcome {
+                current.is_skipped = true;
+                let request_id = current.header.request_id;
+                self.forget(request_id);
+                return Ok(Poll::Ready(Err(error)));
+            }
+        }
+        while current.payload_remaining > 0 {
+            let target = receiver.destination();
+            let wanted = target.len().min(usize::try_from(current.payload_remaining).unwrap_or(usize::MAX));
+            if wanted == 0 {
+                // More than was asked for: the server doesn't do what this side thinks that it does.
+                return Err(Broken::Closed);
+            }
+            let read = self.transport.read_payload(&mut target[..wanted])?;
+            if read == 0 {
+                return Ok(Poll::Pending);
+            }
+            receiver.advance(read);
+            current.payload_remaining -= read as u64;
+        }
+        let request_id = current.header.request_id;
+        self.end_frame();
+        self.forget(request_id);
+        Ok(Poll::Ready(Ok(())))
+    }
+
+    /// Puts the current frame by for its owner, or throws it away if it has none. Whether that's done.
+    fn put_current_by(&mut self) -> Result<bool, Broken> {
+        let Some(current) = self.current.as_mut() else { return Ok(true) };
+        if current.is_skipped {
+            let mut bin = [0; 4096];
+            while current.payload_remaining > 0 {
+                let wanted = bin.len().min(usize::try_from(current.payload_remaining).unwrap_or(usize::MAX));
+                let read = self.transport.read_payload(&mut bin[..wanted])?;
+                if read == 0 {
+                    return Ok(false);
+                }
+                current.payload_remaining -= read as u64;
+            }
+            self.end_frame();
+            return Ok(true);
+        }
+        let reply = match self.put_by.entry(current.header.request_id) {
+            std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
+            std::collections::hash_map::Entry::Vacant(entry) => entry.insert(PutBy {
+                header: current.header,
+                body: self.transport.body(&current.header).to_vec(),
+                payload: Vec::new(),
+                is_whole: false,
+            }),
+        };
+        current.is_begun = true;
+        while current.payload_remaining > 0 {
+            let mut piece = [0; 16 << 10];
+            let wanted = piece.len().min(usize::try_from(current.payload_remaining).unwrap_or(usize::MAX));
+            let read = self.transport.read_payload(&mut piece[..wanted])?;
+            if read == 0 {
+                return Ok(false);
+            }
+            reply.payload.extend_from_slice(&piece[..read]);
+            current.payload_remaining -= read as u64;
+        }
+        reply.is_whole = true;
+        self.end_frame();
+        Ok(true)
+    }
+
+    #[inline]
+    fn end_frame(&mut self) {
+        self.current = None;
+        self.transport.end_frame();
+    }
+}
+
+impl PutBy {
+    fn hand_over(self, receiver: &mut dyn Receiver) -> Result<()> {
+        match self.header.status {
+            0 => receiver.reply(&self.header, &self.body)?,
+            status => return Err(wire::error::decode(status, &self.body)?),
+        }
+        let mut rest = self.payload.as_slice();
+        while !rest.is_empty() {
+            let target = receiver.destination();
+            let count = target.len().min(rest.len());
+            if count == 0 {
+                break;
+            }
+            target[..count].copy_from_slice(&rest[..count]);
+            receiver.advance(count);
+            rest = &rest[count..];
+        }
+        Ok(())
+    }
+}
+
+/// What to sleep on.
+pub(crate) enum WaitSet<'a> {
+    Tcp { tcp: &'a mut tcp::TcpTransport, wants_room: bool },
+    Shm { shm: &'a mut shm::ShmTransport, wants_room: bool },
+}
+
+impl Transport {
+    #[inline]
+    fn queues(&self, payload_bytes: usize) -> bool {
+        match self {
+            Transport::Tcp(_) => payload_bytes <= QUEUED_PAYLOAD_BYTES,
+            Transport::Shm(_) => payload_bytes as u64 <= lanner_shared::shm::lane_page::INLINE_PAYLOAD_BYTES,
+        }
+    }
+
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) -> Result<usize, Broken> {
+        match self {
+            Transport::Tcp(tcp) => tcp.write(bytes),
+            Transport::Shm(shm) => shm.write(bytes),
+        }
+    }
+
+    #[inline]
+    fn write_payload(&mut self, bytes: &[u8]) -> Result<usize, Broken> {
+        match self {
+            Transport::Tcp(tcp) => tcp.write(bytes),
+            Transport::Shm(shm) => shm.write_staged(bytes),
+        }
+    }
+
+    #[inline]
+    fn next_frame(&mut self) -> Result<Option<Header>, Broken> {
+        match self {
+            Transport::Tcp(tcp) => tcp.next_frame(),
+            Transport::Shm(shm) => shm.next_frame(),
+        }
+    }
+
+    #[inline]
+    fn body(&self, header: &Header) -> &[u8] {
+        match self {
+            Transport::Tcp(tcp) => tcp.body(header),
+            Transport::Shm(shm) => shm.body(header),
+        }
+    }
+
+    #[inline]
+    fn read_payload(&mut self, target: &mut [u8]) -> Result<usize, Broken> {
+        match self {
+            Transport::Tcp(tcp) => tcp.read_payload(target),
+            // Replies over shared memory carry descriptors; the values are read from the segment.
+            Transport::Shm(_) => Err(Broken::Closed),
+        }
+    }
+
+    #[inline]
+    fn end_frame(&mut self) {
+        match self {
+            Transport::Tcp(tcp) => tcp.end_frame(),
+            Transport::Shm(shm) => shm.end_frame(),
+        }
+    }
+}

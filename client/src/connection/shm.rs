@@ -1,0 +1,232 @@
+//! Frames over a pair of rings in shared memory; values are read from the mapped segment, so replies carry none.
+//!
+//! The Unix socket over which the lane was handed out stays open: its end is how each side learns of the other's.
+
+use super::Broken;
+use crate::mapping::Mapping;
+use lanner_shared::shm::lane_page::{
+    LANE_BYTES, LanePage, REPLIES_OFFSET, REPLY_LINES, REQUEST_LINES, REQUESTS_OFFSET, STAGING_BYTES,
+    STAGING_OFFSET,
+};
+use lanner_shared::shm::line_ring::{Consumer, LINE_DATA_BYTES, Line, Producer, Ring};
+use lanner_shared::shm::park;
+use lanner_shared::wire::MAX_VERSION;
+use lanner_shared::wire::header::{HEADER_BYTES, Header};
+use lanner_shared::{Error, Result};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Bytes that are copied into the staging buffer before the shard is told, so that both copy at the same time.
+const STAGING_STEP_BYTES: usize = 32 << 10;
+
+/// A lane and the segment that it leads to.
+#[derive(Debug)]
+pub(crate) struct ShmTransport {
+    lane: LaneMemory,
+    mapping: Arc<Mapping>,
+    socket: UnixStream,
+    wake_shard: OwnedFd,
+    wake_client: OwnedFd,
+    requests: Producer,
+    replies: Consumer,
+    /// Bytes put into the staging buffer since the beginning.
+    staged: u64,
+    /// Header and body of the frame that's being received, as far as its lines have come.
+    frame: Vec<u8>,
+    is_frame_whole: bool,
+}
+
+/// What the server handed over.
+pub(crate) struct Granted {
+    pub mapping: Arc<Mapping>,
+    pub lane: OwnedFd,
+    pub wake_shard: OwnedFd,
+    pub wake_client: OwnedFd,
+    pub socket: UnixStream,
+}
+
+impl ShmTransport {
+    pub fn new(granted: Granted) -> Result<ShmTransport> {
+        Ok(ShmTransport {
+            lane: LaneMemory::map(granted.lane.as_fd())?,
+            mapping: granted.mapping,
+            socket: granted.socket,
+            wake_shard: granted.wake_shard,
+            wake_client: granted.wake_client,
+            requests: Producer::default(),
+            replies: Consumer::default(),
+            staged: 0,
+            frame: Vec::new(),
+            is_frame_whole: false,
+        })
+    }
+
+    pub fn mapping(&self) -> &Arc<Mapping> {
+        &self.mapping
+    }
+
+    #[inline]
+    pub fn write(&mut self, bytes: &[u8]) -> Result<usize, Broken> {
+        let written = self.requests.push(self.lane.requests(), bytes);
+        if written > 0 {
+            self.wake_shard_if_parked();
+        }
+        Ok(written)
+    }
+
+    /// Puts payload bytes into the staging buffer, as many as there is room for.
+    pub fn write_staged(&mut self, bytes: &[u8]) -> Result<usize, Broken> {
+        let page = self.lane.page();
+        let consumed = page.staging_consumed.0.load(Ordering::Acquire);
+        let used = self.staged.checked_sub(consumed).filter(|used| *used <= STAGING_BYTES as u64);
+        let used = used.ok_or(Broken::Closed)? as usize;
+        let at = self.staged as usize % STAGING_BYTES;
+        let count = bytes.len().min(STAGING_BYTES - used).min(STAGING_BYTES - at).min(STAGING_STEP_BYTES);
+        if count > 0 {
+            self.lane.write_staging(at, &bytes[..count]);
+            self.staged += count as u64;
+            self.lane.page().staging_written.0.store(self.staged, Ordering::Release);
+            self.wake_shard_if_parked();
+        }
+        Ok(count)
+    }
+
+    #[inline]
+    pub fn next_frame(&mut self) -> Result<Option<Header>, Broken> {
+        loop {
+            if let Some(header) = self.frame.first_chunk::<HEADER_BYTES>() {
+                let header = Header::decode(header, MAX_VERSION)?;
+                if self.frame.len() >= HEADER_BYTES + header.body_bytes as usize {
+                    self.is_frame_whole = true;
+                    return Ok(Some(header));
+                }
+            }
+            let Some(line) = self.replies.pop(self.lane.replies()) else { return Ok(None) };
+            self.frame.extend_from_slice(&line);
+        }
+    }
+
+    #[inline]
+    pub fn body(&self, header: &Header) -> &[u8] {
+        self.frame.get(HEADER_BYTES..HEADER_BYTES + header.body_bytes as usize).unwrap_or_default()
+    }
+
+    #[inline]
+    pub fn end_frame(&mut self) {
+        if std::mem::take(&mut self.is_frame_whole) {
+            self.frame.clear();
+        }
+    }
+
+    /// What to sleep on: the shard's answer, or the end of the server.
+    pub fn wake_sources(&self) -> [BorrowedFd<'_>; 2] {
+        [self.wake_client.as_fd(), self.socket.as_fd()]
+    }
+
+    /// Announces that this thread is about to sleep. Whether it may: no reply has come in the meantime.
+    pub fn prepare_to_sleep(&mut self) -> bool {
+        park::announce(&self.lane.page().client_parked.0);
+        !self.replies.is_ready(self.lane.replies())
+    }
+
+    /// Takes back [`ShmTransport::prepare_to_sleep`]. Whether the server is still there.
+    pub fn after_sleep(&mut self) -> bool {
+        park::awake(&self.lane.page().client_parked.0);
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&self.wake_client, &mut count);
+        // The server says nothing more over this socket, so anything to be read is its end.
+        let mut byte = [0; 1];
+        let flags = rustix::net::RecvFlags::DONTWAIT | rustix::net::RecvFlags::PEEK;
+        matches!(rustix::net::recv(&self.socket, &mut byte, flags), Err(rustix::io::Errno::WOULDBLOCK))
+    }
+
+    #[inline]
+    fn wake_shard_if_parked(&self) {
+        if park::must_wake(self.mapping.parked()) {
+            let _ = rustix::io::write(&self.wake_shard, &1_u64.to_ne_bytes());
+        }
+    }
+
+    const _LINES: () = assert!(LINE_DATA_BYTES >= HEADER_BYTES, "a header comes with the first line");
+}
+
+/// A mapped lane. Layout: [`lanner_shared::shm::lane_page`].
+#[derive(Debug)]
+struct LaneMemory {
+    start: NonNull<u8>,
+}
+
+// SAFETY: the mapping belongs to this value alone within the process, and may be used from whichever thread owns it.
+unsafe impl Send for LaneMemory {}
+
+impl LaneMemory {
+    fn map(lane: BorrowedFd<'_>) -> Result<LaneMemory> {
+        let failed = |reason: String| Error::System {
+            what: "mapping a shared-memory lane".into(),
+            reason: reason.into(),
+        };
+        let actual = rustix::fs::fstat(lane).map_err(|error| failed(error.to_string()))?.st_size;
+        if actual != LANE_BYTES as i64 {
+            return Err(failed(format!("it has {actual} bytes, not {LANE_BYTES}")));
+        }
+        let protection = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of this process.
+        let start = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                LANE_BYTES,
+                protection,
+                rustix::mm::MapFlags::SHARED,
+                lane,
+                0,
+            )
+        }
+        .map_err(|error| failed(error.to_string()))?;
+        let start =
+            NonNull::new(start.cast::<u8>()).ok_or_else(|| failed("mapped at address zero".into()))?;
+        Ok(LaneMemory { start })
+    }
+
+    #[inline]
+    fn page(&self) -> &LanePage {
+        // SAFETY: the mapping is longer than the page, aligned to it, lives as long as `self`, and consists of atomics only.
+        unsafe { self.start.cast::<LanePage>().as_ref() }
+    }
+
+    #[inline]
+    fn requests(&self) -> Ring<'_> {
+        Ring { lines: self.lines(REQUESTS_OFFSET, REQUEST_LINES), consumed: &self.page().requests_consumed.0 }
+    }
+
+    #[inline]
+    fn replies(&self) -> Ring<'_> {
+        Ring { lines: self.lines(REPLIES_OFFSET, REPLY_LINES), consumed: &self.page().replies_consumed.0 }
+    }
+
+    #[inline]
+    fn lines(&self, offset: usize, count: usize) -> &[Line] {
+        debug_assert!(offset + count * size_of::<Line>() <= LANE_BYTES);
+        // SAFETY: within the mapping (both offsets and counts are the layout's constants), aligned, atomics only.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(offset).cast::<Line>(), count) }
+    }
+
+    fn write_staging(&self, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= STAGING_BYTES);
+        // SAFETY: within the staging buffer (asserted), which only this producer writes; the server reads a byte only after
+        // `staging_written` has passed it.
+        unsafe {
+            let target = self.start.as_ptr().add(STAGING_OFFSET + at);
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len());
+        }
+    }
+}
+
+impl Drop for LaneMemory {
+    fn drop(&mut self) {
+        // SAFETY: made by mmap with this length, and nobody can refer to it any more.
+        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), LANE_BYTES) };
+    }
+}

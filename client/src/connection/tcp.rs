@@ -1,0 +1,142 @@
+//! Frames over a TCP connection: non-blocking reads and writes, nothing else.
+//!
+//! Small replies are read many at a time into one buffer; of a long payload, what didn't come with its header goes from
+//! the socket straight to where it belongs.
+
+use super::Broken;
+use lanner_shared::wire::MAX_VERSION;
+use lanner_shared::wire::header::{HEADER_BYTES, Header};
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// A reply of this many bytes is taken in with one system call.
+const BUFFER_BYTES: usize = 64 << 10;
+/// A payload piece at least this long is read from the socket to its destination without passing the buffer.
+const DIRECT_BYTES: usize = 16 << 10;
+
+/// A connected socket and what was read ahead from it.
+#[derive(Debug)]
+pub(crate) struct TcpTransport {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+    /// Bytes of the buffer that are not used up: `start..end`.
+    start: usize,
+    end: usize,
+    /// Bytes of the current frame's header and body, which stay in the buffer until the frame is begun.
+    frame_bytes: usize,
+}
+
+impl TcpTransport {
+    /// Takes over a stream that has finished its handshake and doesn't block.
+    pub fn new(stream: TcpStream) -> TcpTransport {
+        TcpTransport { stream, buffer: vec![0; BUFFER_BYTES], start: 0, end: 0, frame_bytes: 0 }
+    }
+
+    #[inline]
+    pub fn write(&mut self, bytes: &[u8]) -> Result<usize, Broken> {
+        match self.stream.write(bytes) {
+            Ok(0) => Err(Broken::Closed),
+            Ok(written) => Ok(written),
+            Err(error) if is_temporary(&error) => Ok(0),
+            Err(_) => Err(Broken::Closed),
+        }
+    }
+
+    #[inline]
+    pub fn next_frame(&mut self) -> Result<Option<Header>, Broken> {
+        loop {
+            let buffered = self.end - self.start;
+            let mut wanted = HEADER_BYTES;
+            if let Some(header) = self.buffer[self.start..self.end].first_chunk::<HEADER_BYTES>() {
+                let header = Header::decode(header, MAX_VERSION)?;
+                wanted += header.body_bytes as usize;
+                if buffered >= wanted {
+                    self.frame_bytes = wanted;
+                    return Ok(Some(header));
+                }
+            }
+            self.make_room(wanted);
+            if self.fill()? == 0 {
+                return Ok(None);
+            }
+        }
+    }
+
+    #[inline]
+    pub fn body(&self, header: &Header) -> &[u8] {
+        let start = self.start + HEADER_BYTES;
+        self.buffer.get(start..start + header.body_bytes as usize).unwrap_or_default()
+    }
+
+    #[inline]
+    pub fn read_payload(&mut self, target: &mut [u8]) -> Result<usize, Broken> {
+        self.end_frame();
+        if self.start == self.end {
+            if target.len() >= DIRECT_BYTES {
+                return self.receive_into(target);
+            }
+            self.make_room(1);
+            if self.fill()? == 0 {
+                return Ok(0);
+            }
+        }
+        let count = target.len().min(self.end - self.start);
+        target[..count].copy_from_slice(&self.buffer[self.start..self.start + count]);
+        self.start += count;
+        Ok(count)
+    }
+
+    /// Header and body of the current frame aren't needed any more.
+    #[inline]
+    pub fn end_frame(&mut self) {
+        self.start += std::mem::take(&mut self.frame_bytes);
+    }
+
+    /// The socket, to sleep on.
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    /// Makes room for `wanted` bytes from `start` on, all of them together.
+    fn make_room(&mut self, wanted: usize) {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+        if self.start > 0 && self.start + wanted > self.buffer.len() {
+            self.buffer.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        if wanted > self.buffer.len() {
+            // At most a header and MAX_BODY_BYTES, which `Header::decode` has checked.
+            self.buffer.resize(wanted, 0);
+        }
+    }
+
+    #[inline]
+    fn fill(&mut self) -> Result<usize, Broken> {
+        let end = self.end;
+        let read = read_some(&mut self.stream, &mut self.buffer[end..])?;
+        self.end += read;
+        Ok(read)
+    }
+
+    fn receive_into(&mut self, target: &mut [u8]) -> Result<usize, Broken> {
+        read_some(&mut self.stream, target)
+    }
+}
+
+/// What can be read now; 0 if that's nothing.
+#[inline]
+fn read_some(stream: &mut TcpStream, target: &mut [u8]) -> Result<usize, Broken> {
+    match stream.read(target) {
+        Ok(0) => Err(Broken::Closed),
+        Ok(read) => Ok(read),
+        Err(error) if is_temporary(&error) => Ok(0),
+        Err(_) => Err(Broken::Closed),
+    }
+}
+
+fn is_temporary(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}

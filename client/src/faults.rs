@@ -1,0 +1,45 @@
+//! Faults that tests plant to see that a checker finds them (feature `planted-faults`). Without the feature each is `false`
+//! at compile time.
+
+#[cfg(feature = "planted-faults")]
+mod planted {
+    use std::cell::Cell;
+
+    thread_local! {
+        static RETRIES_CHANGES: Cell<bool> = const { Cell::new(false) };
+        static REFRESHES_TOO_LATE: Cell<bool> = const { Cell::new(false) };
+    }
+
+    /// Plants (or removes) the fault that a change whose answer was lost is sent again.
+    pub fn plant_retried_changes(planted: bool) {
+        RETRIES_CHANGES.set(planted);
+    }
+
+    /// Plants (or removes) the fault that a snapshot is used beyond the end of its lease.
+    pub fn plant_late_refresh(planted: bool) {
+        REFRESHES_TOO_LATE.set(planted);
+    }
+
+    pub(crate) fn retries_changes() -> bool {
+        RETRIES_CHANGES.get()
+    }
+
+    pub(crate) fn refreshes_too_late() -> bool {
+        REFRESHES_TOO_LATE.get()
+    }
+}
+
+#[cfg(feature = "planted-faults")]
+pub use planted::{plant_late_refresh, plant_retried_changes};
+#[cfg(feature = "planted-faults")]
+pub(crate) use planted::{refreshes_too_late, retries_changes};
+
+#[cfg(not(feature = "planted-faults"))]
+pub(crate) const fn retries_changes() -> bool {
+    false
+}
+
+#[cfg(not(feature = "planted-faults"))]
+pub(crate) const fn refreshes_too_late() -> bool {
+    false
+}

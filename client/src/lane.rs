@@ -1,0 +1,231 @@
+//! A lane: the connections of one thread of one client. Threads share nothing here, so no call takes a lock.
+//!
+//! A lane connects when a call first needs a shard, closes when its thread ends, and does the waiting: it spins for a
+//! while, for an answer takes tens of microseconds and two wake-ups cost more than that, and then sleeps in `poll(2)`.
+
+use crate::client::ClientInner;
+use crate::connection::{Connection, WaitSet};
+use lanner_shared::time::{Clock, Instant};
+use lanner_shared::{Error, Result};
+use rustix::event::{PollFd, PollFlags};
+use smallvec::SmallVec;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// After a failed attempt to connect, calls fail at once for this long; doubled with each further failure up to
+/// [`LONGEST_PAUSE`]. So an engine whose store is down isn't slowed down by it.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// A shard of one of the client's servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Route {
+    /// Index among the client's servers.
+    pub server: u16,
+    /// Shard of that server.
+    pub shard: u16,
+}
+
+/// One thread's connections.
+pub(crate) struct Lane {
+    client: Weak<ClientInner>,
+    client_id: u64,
+    /// By server, then by shard.
+    connections: Vec<Vec<Option<Box<Connection>>>>,
+    pauses: Vec<Pause>,
+    next_serial: u64,
+}
+
+/// Why and until when a server isn't tried again.
+#[derive(Clone, Default)]
+struct Pause {
+    until: Instant,
+    length: Duration,
+    error: Option<Error>,
+}
+
+thread_local! {
+    static LANES: RefCell<Vec<(u64, Rc<RefCell<Lane>>)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Calls `act` with this thread's lane of `client`.
+#[inline]
+pub(crate) fn with_lane<T>(client: &Arc<ClientInner>, act: impl FnOnce(&mut Lane) -> T) -> T {
+    let lane = LANES.with(|lanes| {
+        let found = lanes.borrow().iter().find(|(id, _)| *id == client.id()).map(|(_, lane)| lane.clone());
+        found.unwrap_or_else(|| open_lane(client, &mut lanes.borrow_mut()))
+    });
+    act(&mut lane.borrow_mut())
+}
+
+#[cold]
+fn open_lane(client: &Arc<ClientInner>, lanes: &mut Vec<(u64, Rc<RefCell<Lane>>)>) -> Rc<RefCell<Lane>> {
+    // The lanes of clients that are gone go too.
+    lanes.retain(|(_, lane)| lane.try_borrow().map_or(true, |lane| lane.client.strong_count() > 0));
+    let servers = client.server_count();
+    let lane = Rc::new(RefCell::new(Lane {
+        client: Arc::downgrade(client),
+        client_id: client.id(),
+        connections: std::iter::repeat_with(Vec::new).take(servers).collect(),
+        pauses: vec![Pause::default(); servers],
+        next_serial: 1,
+    }));
+    lanes.push((client.id(), lane.clone()));
+    lane
+}
+
+impl Lane {
+    /// The connection to `route`, made if there is none. Blocks while it's being made.
+    #[inline]
+    pub fn connection(&mut self, client: &ClientInner, route: Route) -> Result<&mut Connection> {
+        debug_assert_eq!(self.client_id, client.id());
+        let (server, shard) = (usize::from(route.server), usize::from(route.shard));
+        // The borrow checker can't see that a connection found is returned at once, hence the second look below.
+        if !matches!(self.connections.get(server).and_then(|shards| shards.get(shard)), Some(Some(_))) {
+            self.connect(client, route)?;
+        }
+        let slot = self.connections.get_mut(server).and_then(|shards| shards.get_mut(shard));
+        slot.and_then(Option::as_deref_mut).ok_or(Error::InvalidArgument("no such server".into()))
+    }
+
+    /// The connection to `route` with this serial number, if it's still the one.
+    #[inline]
+    pub fn existing(&mut self, route: Route, serial: u64) -> Option<&mut Connection> {
+        let shards = self.connections.get_mut(usize::from(route.server))?;
+        let connection = shards.get_mut(usize::from(route.shard))?.as_deref_mut()?;
+        (connection.serial == serial).then_some(connection)
+    }
+
+    /// Ends the connection to `route` with this serial number.
+    #[cold]
+    pub fn close(&mut self, route: Route, serial: u64) {
+        if self.existing(route, serial).is_some() {
+            self.connections[usize::from(route.server)][usize::from(route.shard)] = None;
+        }
+    }
+
+    #[cold]
+    fn connect(&mut self, client: &ClientInner, route: Route) -> Result<()> {
+        let (server, shard) = (usize::from(route.server), usize::from(route.shard));
+        let now = Clock.now();
+        if let Some(Pause { until, error: Some(error), .. }) = self.pauses.get(server)
+            && now < *until
+        {
+            return Err(error.clone());
+        }
+        let serial = self.next_serial;
+        self.next_serial += 1;
+        let outcome = client.connect_to(route, serial);
+        let pause = &mut self.pauses[server];
+        match outcome {
+            Ok(connection) => {
+                *pause = Pause::default();
+                let shards = &mut self.connections[server];
+                if shards.len() <= shard {
+                    shards.resize_with(shard + 1, || None);
+                }
+                shards[shard] = Some(Box::new(connection));
+                Ok(())
+            }
+            Err(error) => {
+                pause.length = (pause.length * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+                pause.until = Clock.now().plus(pause.length);
+                pause.error = Some(error.clone());
+                Err(error)
+            }
+        }
+    }
+
+    /// Sleeps until one of `routes` may have news, or until `until`.
+    pub fn sleep(&mut self, routes: &[Route], until: Instant) {
+        let now = Clock.now();
+        let timeout = until.since(now);
+        if timeout.is_zero() {
+            return;
+        }
+        let mut sleepers: SmallVec<[Sleeper<'_>; 8]> = SmallVec::new();
+        let mut may_sleep = true;
+        for (server, shards) in self.connections.iter_mut().enumerate() {
+            for (shard, connection) in shards.iter_mut().enumerate() {
+                let route = Route { server: server as u16, shard: shard as u16 };
+                if let (true, Some(connection)) = (routes.contains(&route), connection.as_deref_mut()) {
+                    let sleeper = Sleeper { set: connection.wait_set() };
+                    sleepers.push(sleeper);
+                }
+            }
+        }
+        for sleeper in &mut sleepers {
+            may_sleep &= sleeper.prepare();
+        }
+        if may_sleep {
+            let mut polled: SmallVec<[PollFd<'_>; 8]> = SmallVec::new();
+            sleepers.iter().for_each(|sleeper| sleeper.push_to(&mut polled));
+            let limit = sleepers.iter().any(Sleeper::must_look_again).then_some(Duration::from_micros(100));
+            let timeout = limit.unwrap_or(timeout).min(timeout);
+            if let Ok(timeout) = rustix::time::Timespec::try_from(timeout) {
+                let _ = rustix::event::poll(&mut polled, Some(&timeout));
+            }
+        }
+        let gone: SmallVec<[bool; 8]> = sleepers.iter_mut().map(|sleeper| !sleeper.finish()).collect();
+        drop(sleepers);
+        if gone.contains(&true) {
+            self.close_gone(routes);
+        }
+    }
+
+    /// Ends the shared-memory connections among `routes` whose server has gone.
+    fn close_gone(&mut self, routes: &[Route]) {
+        for route in routes {
+            let shards = &mut self.connections[usize::from(route.server)];
+            if let Some(slot) = shards.get_mut(usize::from(route.shard))
+                && let Some(connection) = slot.as_deref_mut()
+                && let WaitSet::Shm { shm, .. } = connection.wait_set()
+                && !shm.after_sleep()
+            {
+                *slot = None;
+            }
+        }
+    }
+}
+
+/// One connection during a sleep.
+struct Sleeper<'a> {
+    set: WaitSet<'a>,
+}
+
+impl Sleeper<'_> {
+    fn prepare(&mut self) -> bool {
+        match &mut self.set {
+            WaitSet::Tcp { .. } => true,
+            WaitSet::Shm { shm, .. } => shm.prepare_to_sleep(),
+        }
+    }
+
+    fn push_to<'b>(&'b self, polled: &mut SmallVec<[PollFd<'b>; 8]>) {
+        match &self.set {
+            WaitSet::Tcp { tcp, wants_room } => {
+                let room = if *wants_room { PollFlags::OUT } else { PollFlags::empty() };
+                polled.push(PollFd::from_borrowed_fd(tcp.socket(), PollFlags::IN | room));
+            }
+            WaitSet::Shm { shm, .. } => {
+                let sources =
+                    shm.wake_sources().map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN));
+                polled.extend(sources);
+            }
+        }
+    }
+
+    /// The shard says nothing when it has made room in a ring, only when it has answered.
+    fn must_look_again(&self) -> bool {
+        matches!(self.set, WaitSet::Shm { wants_room: true, .. })
+    }
+
+    fn finish(&mut self) -> bool {
+        match &mut self.set {
+            WaitSet::Tcp { .. } => true,
+            WaitSet::Shm { shm, .. } => shm.after_sleep(),
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Calls in two halves, for a caller that overlaps them: `submit_…` starts one, [`Pending::poll`] asks whether it's done.
+//!
+//! A caller's buffers are written only inside `poll` and `wait`, so a [`Pending`] may be dropped or forgotten at any time:
+//! the call is then given up, and nobody writes into its buffers any more. A `Pending` belongs to the thread that made it.
+
+use crate::call::get::{GetCall, Target};
+use crate::call::keys::{Flags, KeysCall};
+use crate::call::put::{PutCall, PutOptions};
+use crate::call::read::ReadCall;
+use crate::call::{Call, Exchange, time_out};
+use crate::client::{Client, ClientInner};
+use crate::lane::{Lane, with_lane};
+use crate::snapshot::ranges::{self, Range};
+use crate::snapshot::{Freshness, Snapshot};
+use lanner_shared::Result;
+use lanner_shared::time::{Clock, Instant};
+use lanner_shared::wire::put::PutMode;
+use std::marker::PhantomData;
+use std::task::Poll;
+
+/// A call under way, whose outcome is a `T`.
+#[must_use = "a call that is dropped is given up"]
+pub struct Pending<'a, T> {
+    client: Client,
+    call: Option<Box<dyn Outcome<T> + 'a>>,
+    /// What became of the call, if that was known at once.
+    early: Option<Result<()>>,
+    deadline: Instant,
+    /// The connections that the call runs on belong to this thread.
+    not_send: PhantomData<*const ()>,
+}
+
+/// A call whose outcome can be taken when it's done.
+trait Outcome<T>: Call {
+    fn outcome(self: Box<Self>) -> T;
+}
+
+impl<'a, T> Pending<'a, T> {
+    fn start(client: &Client, call: impl Outcome<T> + 'a) -> Pending<'a, T> {
+        let deadline = Clock.now().plus(client.inner.config().timeout);
+        let call: Option<Box<dyn Outcome<T> + 'a>> = Some(Box::new(call));
+        let mut pending =
+            Pending { client: client.clone(), call, early: None, deadline, not_send: PhantomData };
+        // Sends what can be sent.
+        if let Poll::Ready(outcome) = pending.advance() {
+            pending.early = Some(outcome);
+        }
+        pending
+    }
+
+    fn advance(&mut self) -> Poll<Result<()>> {
+        let Some(call) = self.call.as_mut() else { return Poll::Pending };
+        let inner = &self.client.inner;
+        with_lane(inner, |lane| call.poll(lane, inner))
+    }
+
+    /// Moves the call on without waiting. Ready once; after that it's pending for ever.
+    pub fn poll(&mut self) -> Poll<Result<T>> {
+        let outcome = match self.early.take().map_or_else(|| self.advance(), Poll::Ready) {
+            Poll::Ready(outcome) => outcome,
+            Poll::Pending if Clock.now() < self.deadline => return Poll::Pending,
+            Poll::Pending => self.time_out(),
+        };
+        let Some(call) = self.call.take() else { return Poll::Pending };
+        Poll::Ready(outcome.map(|()| call.outcome()))
+    }
+
+    #[cold]
+    fn time_out(&mut self) -> Result<()> {
+        let Some(call) = self.call.as_mut() else { return Ok(()) };
+        let inner = &self.client.inner;
+        Err(with_lane(inner, |lane| time_out(inner, lane, &mut **call)))
+    }
+
+    /// Waits for the outcome, spinning.
+    pub fn wait(mut self) -> Result<T> {
+        loop {
+            if let Poll::Ready(outcome) = self.poll() {
+                return outcome;
+            }
+            std::hint::spin_loop();
+        }
+    }
+}
+
+impl<T> Drop for Pending<'_, T> {
+    fn drop(&mut self) {
+        if let Some(call) = &mut self.call {
+            with_lane(&self.client.inner, |lane| call.each_exchange(&mut |exchange| exchange.abandon(lane)));
+        }
+    }
+}
+
+impl Client {
+    /// Starts [`Client::put_batch`].
+    pub fn submit_put_batch<'a, K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &self,
+        items: &'a [(K, V)],
+        options: PutOptions<'a>,
+    ) -> Result<Pending<'a, Vec<Result<()>>>> {
+        Ok(Pending::start(self, PutCall::new(&self.inner, items, PutMode::Put, options)?))
+    }
+
+    /// Starts [`Client::upsert_batch`].
+    pub fn submit_upsert_batch<'a, K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &self,
+        items: &'a [(K, V)],
+        options: PutOptions<'a>,
+    ) -> Result<Pending<'a, Vec<Result<()>>>> {
+        Ok(Pending::start(self, PutCall::new(&self.inner, items, PutMode::Upsert, options)?))
+    }
+
+    /// Starts [`Client::get_batch`].
+    pub fn submit_get_batch<'a, K: AsRef<[u8]>>(
+        &self,
+        keys: &'a [K],
+    ) -> Result<Pending<'a, Vec<Result<Vec<u8>>>>> {
+        let target = Target::New(keys.iter().map(|_| Vec::new()).collect());
+        Ok(Pending::start(self, NewBuffers(GetCall::new(&self.inner, keys, target)?)))
+    }
+
+    /// Starts [`Client::get_into_batch`].
+    pub fn submit_get_into_batch<'a, 'b: 'a, K: AsRef<[u8]>>(
+        &self,
+        keys: &'a [K],
+        buffers: &'a mut [&'b mut [u8]],
+    ) -> Result<Pending<'a, Vec<Result<u64>>>> {
+        Client::check_buffers(keys.len(), buffers.len())?;
+        Ok(Pending::start(self, GivenBuffers(GetCall::new(&self.inner, keys, Target::Given(buffers))?)))
+    }
+
+    /// Starts [`Client::exists_batch`].
+    pub fn submit_exists_batch<'a, K: AsRef<[u8]>>(&self, keys: &'a [K]) -> Result<Pending<'a, Vec<bool>>> {
+        Ok(Pending::start(
+            self,
+            KeysCall::new(&self.inner, keys, Flags::<false> { flags: vec![false; keys.len()] })?,
+        ))
+    }
+
+    /// Starts [`Client::remove_batch`].
+    pub fn submit_remove_batch<'a, K: AsRef<[u8]>>(&self, keys: &'a [K]) -> Result<Pending<'a, Vec<bool>>> {
+        Ok(Pending::start(
+            self,
+            KeysCall::new(&self.inner, keys, Flags::<true> { flags: vec![false; keys.len()] })?,
+        ))
+    }
+
+    /// Starts [`Client::read_ranges_from_snapshot`]. What lies in shared memory is read at once.
+    pub fn submit_read_ranges_from_snapshot<'a>(
+        &self,
+        snapshot: &'a Snapshot,
+        ranges: &'a [Range],
+        destination: &'a mut [u8],
+        freshness: Freshness,
+    ) -> Result<Pending<'a, ()>> {
+        let lengths = |key: u32| snapshot.value_bytes(key as usize);
+        ranges::check(ranges, destination.len() as u64, lengths)?;
+        snapshot.check_lease()?;
+        if snapshot.has_local_source() {
+            snapshot.read_local(ranges, destination, freshness)?;
+        }
+        Ok(Pending::start(self, ReadCall::new(snapshot, ranges, destination, freshness)))
+    }
+}
+
+impl<K: AsRef<[u8]>, V: AsRef<[u8]>> Outcome<Vec<Result<()>>> for PutCall<'_, K, V> {
+    fn outcome(self: Box<Self>) -> Vec<Result<()>> {
+        self.outcomes
+    }
+}
+
+impl<K: AsRef<[u8]>, const REMOVES: bool> Outcome<Vec<bool>> for KeysCall<'_, K, Flags<REMOVES>> {
+    fn outcome(self: Box<Self>) -> Vec<bool> {
+        self.answers.flags
+    }
+}
+
+impl Outcome<()> for ReadCall<'_, [Range]> {
+    fn outcome(self: Box<Self>) {}
+}
+
+/// A get that makes its buffers.
+struct NewBuffers<'a, 'b, K>(GetCall<'a, 'b, K>);
+/// A get into its caller's buffers.
+struct GivenBuffers<'a, 'b, K>(GetCall<'a, 'b, K>);
+
+impl<K: AsRef<[u8]>> Outcome<Vec<Result<Vec<u8>>>> for NewBuffers<'_, '_, K> {
+    fn outcome(self: Box<Self>) -> Vec<Result<Vec<u8>>> {
+        self.0.into_values()
+    }
+}
+
+impl<K: AsRef<[u8]>> Outcome<Vec<Result<u64>>> for GivenBuffers<'_, '_, K> {
+    fn outcome(self: Box<Self>) -> Vec<Result<u64>> {
+        self.0.outcomes
+    }
+}
+
+impl<K: AsRef<[u8]>> Call for NewBuffers<'_, '_, K> {
+    fn poll(&mut self, lane: &mut Lane, client: &ClientInner) -> Poll<Result<()>> {
+        self.0.poll(lane, client)
+    }
+
+    fn each_exchange(&mut self, act: &mut dyn FnMut(&mut Exchange)) {
+        self.0.each_exchange(act);
+    }
+}
+
+impl<K: AsRef<[u8]>> Call for GivenBuffers<'_, '_, K> {
+    fn poll(&mut self, lane: &mut Lane, client: &ClientInner) -> Poll<Result<()>> {
+        self.0.poll(lane, client)
+    }
+
+    fn each_exchange(&mut self, act: &mut dyn FnMut(&mut Exchange)) {
+        self.0.each_exchange(act);
+    }
+}

@@ -1,0 +1,271 @@
+//! Snapshots: leased descriptors of a set of objects, prepared once and read from many times without asking a server.
+//!
+//! A snapshot belongs to its caller. It holds where each object's value lies ([`Entry`]), in whose memory ([`Source`]), what
+//! the epoch words were, and the earliest end of the leases ([`LeaseTerm`]). What always holds: all entries lie within their
+//! mapping, and a read that this module calls done was finished while every lease it relied on was running (promise P1).
+//! Asking a server for anything is absent on purpose: that's [`crate::Client`]'s part.
+
+pub(crate) mod gather;
+pub(crate) mod ranges;
+
+use crate::call::keys::Descriptors;
+use crate::lane::Route;
+use crate::mapping::Mapping;
+use lanner_shared::error::{Malformation, WireError};
+use lanner_shared::lease::LeaseTerm;
+use lanner_shared::time::{Clock, Instant};
+use lanner_shared::wire::Descriptor;
+use lanner_shared::{Error, Result};
+use ranges::Ranges;
+use smallvec::SmallVec;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Objects of fewer bytes than this, all together, are taken to stay in a cache near the core.
+const CACHED_BYTES: u64 = 4 << 20;
+
+/// How fresh what a read returns must be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Freshness {
+    /// At most one lease old: what the objects were when the snapshot was prepared.
+    #[default]
+    Lease,
+    /// As it was when the read began. The epoch words are read with the data; if one has changed the read fails with
+    /// `EpochChanged`, and the calls that own the snapshot refresh it and read once more.
+    Checked,
+}
+
+/// Leased descriptors of a set of objects.
+#[derive(Debug)]
+pub struct Snapshot {
+    keys: KeyList,
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) sources: SmallVec<[Source; 4]>,
+    pub(crate) epochs: Vec<Epoch>,
+    term: LeaseTerm,
+    /// The values are too large to be in a cache.
+    prefetches: bool,
+}
+
+/// Where an object's value lies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    /// From the start of its segment, in bytes.
+    pub value_offset: u64,
+    pub value_bytes: u64,
+    pub slot: u32,
+    pub generation: u32,
+    /// Index among the snapshot's sources.
+    pub source: u16,
+}
+
+/// A segment that objects of the snapshot lie in.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    pub route: Route,
+    pub boot_id: [u8; 16],
+    /// Where this client can read it itself.
+    pub mapping: Option<Arc<Mapping>>,
+}
+
+/// What an epoch word was when the leases were granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Epoch {
+    pub source: u16,
+    pub epoch_slot: u16,
+    pub epoch: u32,
+}
+
+/// Keys, end to end in one buffer.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KeyList {
+    bytes: Vec<u8>,
+    ends: Vec<u32>,
+}
+
+impl KeyList {
+    pub fn new<K: AsRef<[u8]>>(keys: &[K]) -> KeyList {
+        let mut list = KeyList::default();
+        for key in keys {
+            list.bytes.extend_from_slice(key.as_ref());
+            list.ends.push(list.bytes.len() as u32);
+        }
+        list
+    }
+
+    pub fn to_slices(&self) -> Vec<&[u8]> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        starts.zip(&self.ends).map(|(start, end)| &self.bytes[start as usize..*end as usize]).collect()
+    }
+}
+
+impl Snapshot {
+    /// A snapshot of what `answers` says of `keys`, if all were found and their leases still run.
+    pub(crate) fn new(
+        keys: KeyList,
+        answers: &Descriptors,
+        mut source_of: impl FnMut(usize) -> Result<Source>,
+    ) -> Result<Snapshot> {
+        let mut snapshot = Snapshot {
+            keys,
+            entries: Vec::with_capacity(answers.found.len()),
+            sources: SmallVec::new(),
+            epochs: Vec::new(),
+            term: LeaseTerm { deadline: Instant::NEVER, refresh_at: Instant::NEVER },
+            prefetches: false,
+        };
+        let made = Clock.now();
+        for (index, descriptor) in answers.found.iter().enumerate() {
+            if descriptor.status.get() != 0 {
+                let numbers = [index as u64, 0, 0, 0];
+                return Err(Error::from_wire(WireError { code: descriptor.status.get(), numbers }));
+            }
+            let source = source_of(index)?;
+            snapshot.add(descriptor, source)?;
+            let granted = Duration::from_millis(u64::from(descriptor.lease_ms.get()));
+            let term = LeaseTerm::new(answers.asked, made, granted);
+            if !term.covers(made) {
+                return Err(Error::LeaseExpired { index: index as u64 });
+            }
+            snapshot.term = snapshot.term.earlier(term);
+        }
+        snapshot.epochs.sort_unstable();
+        snapshot.epochs.dedup();
+        let bytes: u64 = snapshot.entries.iter().map(|entry| entry.value_bytes).sum();
+        snapshot.prefetches = bytes > CACHED_BYTES;
+        Ok(snapshot)
+    }
+
+    fn add(&mut self, descriptor: &Descriptor, source: Source) -> Result<()> {
+        let (value_offset, value_bytes) = (descriptor.value_offset(), descriptor.value_bytes.get());
+        if source.mapping.as_ref().is_some_and(|mapping| !mapping.contains(value_offset, value_bytes)) {
+            return Err(Error::Malformed { reason: Malformation::Field, detail: value_offset });
+        }
+        let known = self
+            .sources
+            .iter()
+            .position(|known| known.route == source.route && known.boot_id == source.boot_id);
+        let source = known.unwrap_or_else(|| {
+            self.sources.push(source);
+            self.sources.len() - 1
+        }) as u16;
+        self.entries.push(Entry {
+            value_offset,
+            value_bytes,
+            slot: descriptor.slot.get(),
+            generation: descriptor.generation.get(),
+            source,
+        });
+        self.epochs.push(Epoch {
+            source,
+            epoch_slot: descriptor.epoch_slot.get(),
+            epoch: descriptor.epoch.get(),
+        });
+        Ok(())
+    }
+
+    /// The keys that it was prepared for.
+    pub(crate) fn keys(&self) -> &KeyList {
+        &self.keys
+    }
+
+    /// Number of objects.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether it was prepared for no keys at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Length in bytes of the value of the key at `index`, or `None` if there is no such key.
+    #[must_use]
+    pub fn value_bytes(&self, index: usize) -> Option<u64> {
+        self.entries.get(index).map(|entry| entry.value_bytes)
+    }
+
+    /// Whether the snapshot should be refreshed before the next read: from the middle of the lease window that remained
+    /// when it was made.
+    #[must_use]
+    pub fn needs_refresh(&self, now: Instant) -> bool {
+        if crate::faults::refreshes_too_late() {
+            return false;
+        }
+        self.term.needs_refresh(now)
+    }
+
+    /// When the earliest of its leases ends; a read that isn't finished by then fails.
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        self.term.deadline
+    }
+
+    /// Whether what was read is valid, given that the reading was finished before this call.
+    #[inline]
+    pub(crate) fn check_lease(&self) -> Result<Instant> {
+        let now = Clock.now();
+        let is_held = self.term.covers(now) || crate::faults::refreshes_too_late();
+        let is_gone =
+            |source: &Source| source.mapping.as_ref().is_some_and(|mapping| mapping.is_server_gone());
+        if is_held && !self.sources.iter().any(is_gone) {
+            return Ok(now);
+        }
+        Err(Error::LeaseExpired { index: 0 })
+    }
+
+    /// Whether all its objects can be read from shared memory.
+    #[inline]
+    pub(crate) fn is_local(&self) -> bool {
+        self.sources.iter().all(|source| source.mapping.is_some())
+    }
+
+    /// Whether any of its objects can be read from shared memory.
+    pub(crate) fn has_local_source(&self) -> bool {
+        self.sources.iter().any(|source| source.mapping.is_some())
+    }
+
+    /// Reads `ranges` from shared memory into `target`; ranges and bounds were checked. Returns when the read was done.
+    #[inline]
+    pub(crate) fn read_local<R: Ranges + ?Sized>(
+        &self,
+        ranges: &R,
+        target: &mut [u8],
+        freshness: Freshness,
+    ) -> Result<Instant> {
+        if freshness == Freshness::Checked {
+            self.check_local_epochs()?;
+        }
+        match self.sources.as_slice() {
+            [Source { mapping: Some(mapping), .. }] => {
+                gather::gather(ranges, &self.entries, mapping, target, self.prefetches);
+            }
+            _ => gather::gather_from_many(ranges, &self.entries, &self.sources, target, self.prefetches),
+        }
+        self.check_lease()
+    }
+
+    /// Whether an epoch word of a mapped segment has another value than when the leases were granted.
+    #[inline]
+    pub(crate) fn check_local_epochs(&self) -> Result<()> {
+        for Epoch { source, epoch_slot, epoch } in &self.epochs {
+            if let Some(mapping) = &self.sources[usize::from(*source)].mapping
+                && mapping.epoch(*epoch_slot) != *epoch
+            {
+                return Err(Error::EpochChanged);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the page-table entries for the objects that lie in shared memory.
+    pub(crate) fn populate(&self) {
+        for entry in &self.entries {
+            if let Some(mapping) = &self.sources[usize::from(entry.source)].mapping {
+                mapping.populate(entry.value_offset, entry.value_bytes);
+            }
+        }
+    }
+}
