@@ -72,8 +72,8 @@ fn check(options: PutOptions<'_>) -> Result<()> {
 
 /// Whole seconds, rounded up, so that a short time to live isn't taken for none.
 fn ttl_seconds(ttl: Option<Duration>) -> u32 {
-    let seconds =
-        ttl.map_or(0, |ttl| ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0).max(u64::from(ttl.is_zero())));
+    let whole = |ttl: Duration| ttl.as_secs().saturating_add(u64::from(ttl.subsec_nanos() > 0)).max(1);
+    let seconds = ttl.map_or(0, whole);
     u32::try_from(seconds).unwrap_or(u32::MAX)
 }
 
