@@ -7,3 +7,4 @@
 
 pub mod eviction;
 pub mod memory;
+pub mod shard;

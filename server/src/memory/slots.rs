@@ -259,7 +259,7 @@ impl Slots {
         self.update(id, |slot| set_bit(&mut slot.state, SECOND_QUEUE, second));
     }
 
-    /// Whether the object is out of its policy's queues until its lease ends.
+    /// Whether the object waits for the end of its lease: set aside by eviction, or hidden and in quarantine.
     #[inline]
     pub fn is_set_aside(&self, id: SlotId) -> bool {
         self.slot(id).state & SET_ASIDE != 0

@@ -1,0 +1,222 @@
+//! Cuts the bytes of one connection into frames and payloads and has them served.
+//!
+//! ```text
+//!            header+body whole?          put accepted            value whole
+//!  Frame ───────────────────────► serve ─────────────► Value ──────────────► commit, answer ─► Frame
+//!                                       └ put refused ► Skip ─────────────────────────────────► Frame
+//! ```
+//!
+//! What always holds: a length is checked before anything is reserved for it; a frame that is whole in the caller's buffer
+//! is served from there without a copy; what is kept of one that isn't is bounded by [`lanner_shared::wire::MAX_BODY_BYTES`] and given back
+//! when it's served.
+
+use super::replies::Replies;
+use super::{Caller, Payload, serve};
+use crate::shard::{PutTicket, Shard};
+use lanner_shared::time::Instant;
+use lanner_shared::wire::body;
+use lanner_shared::wire::error::append_reply;
+use lanner_shared::wire::header::{HEADER_BYTES, Header};
+use lanner_shared::{Error, Result, ShardId};
+use lanner_shared::wire::Opcode;
+
+/// How far the bytes of a connection have been understood.
+#[derive(Debug, Default)]
+pub struct Inbound {
+    state: State,
+    /// Of a frame that hasn't arrived whole, what has.
+    partial: Vec<u8>,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Frame,
+    Value(Value),
+    Skip(u64),
+    /// Nothing more is understood.
+    Broken,
+}
+
+/// A value that's being received.
+#[derive(Debug)]
+struct Value {
+    header: Header,
+    ticket: PutTicket,
+    done: u64,
+}
+
+impl Inbound {
+    /// Serves as much of `bytes` as it can, and returns how much that was: all, unless the replies are full.
+    ///
+    /// # Errors
+    /// The peer has broken the protocol; it was told so, and its connection is to be closed when that's sent.
+    pub fn feed(
+        &mut self,
+        shard: &mut Shard,
+        now: Instant,
+        caller: &Caller,
+        bytes: &[u8],
+        replies: &mut Replies,
+    ) -> Result<usize> {
+        let mut used = 0;
+        while used < bytes.len() && !replies.is_full() {
+            let rest = &bytes[used..];
+            used += match &mut self.state {
+                State::Frame => self.feed_frame(shard, now, caller, rest, replies)?,
+                State::Value(_) => self.feed_value(shard, now, caller, rest, replies),
+                State::Skip(missing) => {
+                    let count = rest.len().min(usize::try_from(*missing).unwrap_or(usize::MAX));
+                    *missing -= count as u64;
+                    if *missing == 0 {
+                        self.state = State::Frame;
+                    }
+                    count
+                }
+                State::Broken => bytes.len() - used,
+            };
+        }
+        Ok(used)
+    }
+
+    fn feed_frame(
+        &mut self,
+        shard: &mut Shard,
+        now: Instant,
+        caller: &Caller,
+        bytes: &[u8],
+        replies: &mut Replies,
+    ) -> Result<usize> {
+        if self.partial.is_empty() {
+            if let Some((header, length)) = self.whole_frame(bytes, caller, replies)? {
+                self.serve_frame(shard, now, caller, &header, &bytes[HEADER_BYTES..length], replies)?;
+                return Ok(length);
+            }
+            self.partial.extend_from_slice(bytes);
+            return Ok(bytes.len());
+        }
+        // First the header, then what it announces.
+        let wanted = match self.partial.first_chunk::<HEADER_BYTES>() {
+            None => HEADER_BYTES,
+            Some(header) => HEADER_BYTES + Header::decode(header, caller.version)?.body_bytes as usize,
+        };
+        let count = bytes.len().min(wanted - self.partial.len());
+        self.partial.reserve_exact(wanted - self.partial.len());
+        self.partial.extend_from_slice(&bytes[..count]);
+        let partial = std::mem::take(&mut self.partial);
+        match self.whole_frame(&partial, caller, replies)? {
+            Some((header, length)) => {
+                self.serve_frame(shard, now, caller, &header, &partial[HEADER_BYTES..length], replies)?;
+            }
+            None => self.partial = partial,
+        }
+        Ok(count)
+    }
+
+    /// The header of the frame at the start of `bytes` and the frame's length, if all of it is there.
+    fn whole_frame(&mut self, bytes: &[u8], caller: &Caller, replies: &mut Replies) -> Result<Option<(Header, usize)>> {
+        let Some(header) = bytes.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
+        match Header::decode(header, caller.version) {
+            Ok(header) => {
+                let length = HEADER_BYTES + header.body_bytes as usize;
+                Ok((bytes.len() >= length).then_some((header, length)))
+            }
+            Err(error) => {
+                // Whatever it was, it had a place for a request id.
+                let id = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
+                let header = Header::request(Opcode::Stats, ShardId(0), id, 0);
+                append_reply(replies.frame(), &header, &error, caller.boot, caller.version);
+                self.state = State::Broken;
+                Err(error)
+            }
+        }
+    }
+
+    fn serve_frame(
+        &mut self,
+        shard: &mut Shard,
+        now: Instant,
+        caller: &Caller,
+        header: &Header,
+        body: &[u8],
+        replies: &mut Replies,
+    ) -> Result<()> {
+        match serve(shard, now, caller, header, body, replies) {
+            Ok(Payload::None) => {}
+            Ok(Payload::Skip(bytes)) => self.state = State::Skip(bytes),
+            Ok(Payload::Value(ticket)) => {
+                self.state = State::Value(Value { header: *header, ticket, done: 0 });
+                if ticket.value_bytes == 0 {
+                    self.end_value(shard, now, caller, replies);
+                }
+            }
+            Err(error) => {
+                self.state = State::Broken;
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn feed_value(
+        &mut self,
+        shard: &mut Shard,
+        now: Instant,
+        caller: &Caller,
+        bytes: &[u8],
+        replies: &mut Replies,
+    ) -> usize {
+        let State::Value(value) = &self.state else { return 0 };
+        let missing = value.ticket.value_bytes - value.done;
+        let count = bytes.len().min(usize::try_from(missing).unwrap_or(usize::MAX));
+        // A put that the shard gave up has no memory any more; its end is noticed by the commit.
+        if shard.is_unfinished(&value.ticket) {
+            let _ = shard.segment_mut().write(value.ticket.value_offset + value.done, &bytes[..count]);
+        }
+        self.received(shard, now, caller, count as u64, replies);
+        count
+    }
+
+    /// Where the transport may receive the rest of a value itself: offset in the segment and number of bytes.
+    #[inline]
+    pub fn direct_target(&self) -> Option<(PutTicket, u64, u64)> {
+        match &self.state {
+            State::Value(Value { ticket, done, .. }) => {
+                Some((*ticket, ticket.value_offset + done, ticket.value_bytes - done))
+            }
+            _ => None,
+        }
+    }
+
+    /// The transport has received that many bytes to [`Inbound::direct_target`].
+    pub fn received(&mut self, shard: &mut Shard, now: Instant, caller: &Caller, count: u64, replies: &mut Replies) {
+        let State::Value(value) = &mut self.state else { return };
+        value.done += count;
+        shard.put_progress(now, &value.ticket);
+        if value.done >= value.ticket.value_bytes {
+            self.end_value(shard, now, caller, replies);
+        }
+    }
+
+    fn end_value(&mut self, shard: &mut Shard, now: Instant, caller: &Caller, replies: &mut Replies) {
+        let State::Value(value) = std::mem::take(&mut self.state) else { return };
+        match shard.put_commit(now, value.ticket) {
+            Ok(()) => {
+                let frame = replies.frame();
+                let start = body::begin(frame);
+                body::finish(frame, start, value.header.reply(caller.boot), caller.version);
+            }
+            Err(error) => append_reply(replies.frame(), &value.header, &error, caller.boot, caller.version),
+        }
+    }
+
+    /// Bytes that are kept of a frame that hasn't arrived whole.
+    pub fn partial_bytes(&self) -> usize {
+        self.partial.capacity()
+    }
+
+    /// Whether the connection is in the middle of a frame or a value: its peer owes bytes.
+    pub fn is_mid_frame(&self) -> bool {
+        !self.partial.is_empty() || !matches!(self.state, State::Frame)
+    }
+}

@@ -1,0 +1,211 @@
+//! Answers on their way to one connection: bytes, and pieces of extents that are sent from where they lie.
+//!
+//! ```text
+//! pieces:  │ bytes 0..56 │ extent A 4096..8192 │ bytes 56..104 │ …
+//! ```
+//!
+//! An extent that waits here to be sent is pinned, so that its memory isn't reused however slow the peer is (promise P1).
+//! Short pieces are copied instead: a pin, an entry in the send's vector and the kernel's walk over it cost as much as
+//! copying about a kilobyte.
+
+use crate::memory::slots::{Generation, SlotId};
+use crate::shard::Shard;
+use lanner_shared::Result;
+use lanner_shared::time::Instant;
+use std::collections::VecDeque;
+
+/// Shorter pieces of extents are copied.
+const PINNED_BYTES: u64 = 1024;
+/// With more than this waiting to be sent, no further frame of the connection is served: a slow reader slows only itself.
+const FULL_BYTES: u64 = 1 << 20;
+/// The same in pieces.
+const FULL_PIECES: usize = 4096;
+
+/// Where the next bytes to send are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// In [`Replies`] itself.
+    Bytes {
+        /// First byte.
+        start: usize,
+        /// Number of bytes.
+        length: usize,
+    },
+    /// In the segment.
+    Extent {
+        /// The object that is pinned for it.
+        slot: SlotId,
+        /// Which of the slot's objects.
+        generation: Generation,
+        /// First byte, from the start of the segment.
+        offset: u64,
+        /// Number of bytes.
+        length: u64,
+    },
+}
+
+impl Piece {
+    fn length(&self) -> u64 {
+        match self {
+            Piece::Bytes { length, .. } => *length as u64,
+            Piece::Extent { length, .. } => *length,
+        }
+    }
+}
+
+/// Queued answers, in order.
+#[derive(Debug, Default)]
+pub struct Replies {
+    bytes: Vec<u8>,
+    /// Bytes before this one belong to a piece.
+    pieced: usize,
+    pieces: VecDeque<Piece>,
+    waiting_bytes: u64,
+    /// Where the frame that's being answered began: in bytes, and in pieces.
+    mark: (usize, usize),
+}
+
+impl Replies {
+    /// Where to append frames without payload.
+    #[inline]
+    pub fn frame(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// From here on the next frame is answered.
+    #[inline]
+    pub(super) fn mark_frame(&mut self) {
+        self.mark = (self.bytes.len(), self.pieces.len());
+    }
+
+    /// Takes back what was queued since [`Replies::mark_frame`].
+    #[cold]
+    pub(super) fn undo_to_last_frame(&mut self, shard: &mut Shard, now: Instant) {
+        let (bytes, pieces) = self.mark;
+        while self.pieces.len() > pieces {
+            if let Some(piece) = self.pieces.pop_back() {
+                self.waiting_bytes -= piece.length();
+                unpin(shard, now, piece);
+                if let Piece::Bytes { start, .. } = piece {
+                    self.pieced = start;
+                }
+            }
+        }
+        self.bytes.truncate(bytes.max(self.pieced));
+    }
+
+    /// Queues bytes of an object of the segment, which were checked.
+    #[inline]
+    pub fn send_extent(
+        &mut self,
+        shard: &mut Shard,
+        slot: SlotId,
+        generation: Generation,
+        offset: u64,
+        length: u64,
+    ) -> Result<()> {
+        if length >= PINNED_BYTES && shard.pin_for_send(slot, generation).is_ok() {
+            self.end_bytes();
+            self.pieces.push_back(Piece::Extent { slot, generation, offset, length });
+            self.waiting_bytes += length;
+            return Ok(());
+        }
+        // Also where 65,535 sends of this one object are under way.
+        let bytes = shard.segment().slice(offset, length).map_err(|_| lanner_shared::Error::LeaseExpired { index: 0 })?;
+        self.bytes.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Makes a piece of the bytes that belong to none.
+    #[inline]
+    fn end_bytes(&mut self) {
+        let length = self.bytes.len() - self.pieced;
+        if length > 0 {
+            self.pieces.push_back(Piece::Bytes { start: self.pieced, length });
+            self.pieced = self.bytes.len();
+            self.waiting_bytes += length as u64;
+        }
+    }
+
+    /// Whether nothing waits.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty() && self.pieces.is_empty()
+    }
+
+    /// Whether no further frame should be served before some of this is sent.
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        let waiting = self.waiting_bytes + (self.bytes.len() - self.pieced) as u64;
+        waiting >= FULL_BYTES || self.pieces.len() >= FULL_PIECES
+    }
+
+    /// The pieces to send, in order, after the last byte was queued.
+    #[inline]
+    pub fn pieces(&mut self) -> impl Iterator<Item = Piece> + '_ {
+        self.end_bytes();
+        self.pieces.iter().copied()
+    }
+
+    /// The bytes of a piece that lies here.
+    #[inline]
+    pub fn bytes(&self, start: usize, length: usize) -> &[u8] {
+        self.bytes.get(start..start + length).unwrap_or_default()
+    }
+
+    /// That many bytes were sent.
+    pub fn sent(&mut self, shard: &mut Shard, now: Instant, mut count: u64) {
+        self.end_bytes();
+        while count > 0 {
+            let Some(front) = self.pieces.front_mut() else { break };
+            let step = count.min(front.length());
+            count -= step;
+            self.waiting_bytes -= step;
+            match front {
+                Piece::Bytes { start, length } => {
+                    *start += step as usize;
+                    *length -= step as usize;
+                }
+                Piece::Extent { offset, length, .. } => {
+                    *offset += step;
+                    *length -= step;
+                }
+            }
+            if front.length() == 0 {
+                let piece = *front;
+                self.pieces.pop_front();
+                unpin(shard, now, piece);
+            }
+        }
+        if self.pieces.is_empty() {
+            self.bytes.clear();
+            self.pieced = 0;
+        }
+    }
+
+    /// Lets go of everything: the connection has ended.
+    pub fn drop_all(&mut self, shard: &mut Shard, now: Instant) {
+        while let Some(piece) = self.pieces.pop_front() {
+            unpin(shard, now, piece);
+        }
+        self.bytes = Vec::new();
+        self.pieced = 0;
+        self.waiting_bytes = 0;
+    }
+
+    /// All bytes, of a connection whose replies carry no values; see [`Replies::sent`].
+    #[inline]
+    pub fn plain_bytes(&self) -> &[u8] {
+        debug_assert!(self.pieces.iter().all(|piece| matches!(piece, Piece::Bytes { .. })));
+        match self.pieces.front() {
+            Some(Piece::Bytes { start, .. }) => &self.bytes[*start..],
+            _ => &self.bytes,
+        }
+    }
+}
+
+fn unpin(shard: &mut Shard, now: Instant, piece: Piece) {
+    if let Piece::Extent { slot, generation, .. } = piece {
+        shard.unpin_after_send(now, slot, generation);
+    }
+}
