@@ -44,6 +44,8 @@ const TRIES_ON_DEMAND: u32 = 4096;
 const WALK_ON_DEMAND: u32 = 1 << 16;
 /// Objects whose lease has ended that a put deals with before it evicts.
 const ENDED_LEASES_ON_DEMAND: u32 = 256;
+/// Unfinished puts of peers that are gone that a put ends before it evicts.
+const GONE_PEERS_PUTS_ON_DEMAND: u32 = 64;
 
 impl Shard {
     /// An extent of `units`, by eviction if need be.
@@ -55,6 +57,7 @@ impl Shard {
             return Ok(extent);
         }
         self.end_leases(now, ENDED_LEASES_ON_DEMAND);
+        self.end_puts_of_gone_peers(now, GONE_PEERS_PUTS_ON_DEMAND);
         let mut tries = TRIES_ON_DEMAND;
         let mut freed_units = 0;
         loop {
@@ -63,8 +66,13 @@ impl Shard {
             }
             let Some(victim) = self.next_victim(now, &mut tries) else { break };
             if freed_units >= u64::from(units) {
-                self.evict_neighbourhood(now, victim, units);
-                return self.allocate(units).ok_or_else(|| self.store_full(now, units));
+                if !self.evict_neighbourhood(now, victim, units) {
+                    break;
+                }
+                if self.slots.life(victim) != Life::Published {
+                    continue;
+                }
+                // The window was one free run, one of the few that constant time doesn't find: any other will do.
             }
             let free_before = self.allocator.free_units();
             self.depart(now, victim, Departure::EvictedForDemand);
@@ -148,40 +156,53 @@ impl Shard {
         None
     }
 
-    /// Evicts all objects of the first contiguous window of `units` that is found from the victim on.
-    fn evict_neighbourhood(&mut self, now: Instant, victim: SlotId, units: u32) {
+    /// Evicts all objects of the first contiguous window of `units` that is found from the victim on, soft-pinned ones
+    /// only if there's no other window. Returns whether there was one.
+    fn evict_neighbourhood(&mut self, now: Instant, victim: SlotId, units: u32) -> bool {
         let mut window = std::mem::take(&mut self.window);
-        window.clear();
-        if self.find_window(now, victim, units, &mut window).is_err() {
-            self.counters.damaged_runs_met += 1;
-            window.clear();
-        }
-        for slot in window.drain(..) {
-            let departure =
-                if slot == victim { Departure::EvictedForDemand } else { Departure::EvictedAsNeighbour };
-            self.depart(now, slot, departure);
+        let found = [false, true].into_iter().any(|may_take_soft_pinned| {
+            self.find_window(now, victim, units, may_take_soft_pinned, &mut window).unwrap_or_else(|_| {
+                self.counters.damaged_runs_met += 1;
+                false
+            })
+        });
+        if found {
+            for slot in window.iter().copied() {
+                let is_victim = slot == victim;
+                let departure =
+                    if is_victim { Departure::EvictedForDemand } else { Departure::EvictedAsNeighbour };
+                self.depart(now, slot, departure);
+            }
         }
         self.window = window;
+        found
     }
 
-    /// Fills `window` with the objects between which nothing but free memory lies and that, with it, span `units`; leaves
-    /// it empty if there is no such window. Walks from the victim to the end and then from the start, at most once round.
+    /// Fills `window` with the objects between which nothing but free memory lies and that, with it, span `units`. Returns
+    /// whether there is such a window. Walks from the victim to the end and then from the start, at most once round.
     fn find_window(
         &self,
         now: Instant,
         victim: SlotId,
         units: u32,
+        may_take_soft_pinned: bool,
         window: &mut Vec<SlotId>,
-    ) -> Result<(), ExtentError> {
+    ) -> Result<bool, ExtentError> {
+        window.clear();
         let victim_start = self.slots.extent(victim).start;
-        let may_take_soft_pinned = self.slots.pin(victim) == Pin::Soft;
         let free_before = self.allocator.free_run_before(&self.segment, victim_start)?;
         let mut unit = free_before.map_or(victim_start, |run| run.start);
-        let mut spanned = 0;
+        let (mut spanned, mut has_wrapped) = (0, false);
         for _ in 0..WALK_ON_DEMAND {
+            if has_wrapped && spanned == 0 && unit > victim_start {
+                break;
+            }
             match self.allocator.run_at(&self.segment, unit, live_units)? {
                 None => {
-                    (unit, spanned) = (self.allocator.range().start, 0);
+                    if has_wrapped {
+                        break;
+                    }
+                    (unit, spanned, has_wrapped) = (self.allocator.range().start, 0, true);
                     window.clear();
                     continue;
                 }
@@ -204,11 +225,10 @@ impl Shard {
                 }
             }
             if spanned >= u64::from(units) {
-                return Ok(());
+                return Ok(true);
             }
         }
-        window.clear();
-        Ok(())
+        Ok(false)
     }
 
     /// The object in an extent, if it may be evicted now. What the index doesn't lead to is unfinished or quarantined.

@@ -118,6 +118,11 @@ impl Shard {
         }
     }
 
+    /// Whether a put is still to be ended by its transport: it was neither committed nor given up.
+    pub fn is_unfinished(&self, ticket: &PutTicket) -> bool {
+        self.unfinished_put(ticket).is_ok()
+    }
+
     /// Keeps the extent of an unfinished put from being reused while a receive writes to it.
     ///
     /// # Errors
