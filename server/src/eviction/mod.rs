@@ -243,9 +243,10 @@ mod tests {
     /// back into main, and an old ghost doesn't.
     #[test]
     fn s3_fifo_by_the_book() {
-        let mut cache = Cache::new(PolicyKind::S3Fifo, 10);
+        // Objects of a tenth of a capacity that is large enough for a table of 156 ghosts.
+        let mut cache = Cache::new(PolicyKind::S3Fifo, 10_000);
         for key in 0..10 {
-            cache.write(key, 1);
+            cache.write(key, 1_000);
         }
         cache.access(0);
         cache.access(1);
@@ -253,15 +254,15 @@ mod tests {
         assert_eq!(cache.evict(), 0, "used once: still a victim");
         assert_eq!(cache.evict(), 2, "1 was used twice and is in main");
         assert!(cache.slots.in_second_queue(cache.slot_of[&1]));
-        cache.write(2, 1);
+        cache.write(2, 1_000);
         assert!(cache.slots.in_second_queue(cache.slot_of[&2]), "its ghost was known");
-        for key in 20..40 {
-            cache.write(key, 1);
+        for key in 20..30 {
+            cache.write(key, 1_000);
         }
-        cache.write(0, 1);
+        cache.write(0, 1_000);
         assert!(
             !cache.slots.in_second_queue(cache.slot_of[&0]),
-            "its ghost was forgotten: 9 units left since"
+            "its ghost was forgotten: 10,000 units left since"
         );
     }
 

@@ -16,7 +16,7 @@ use lanner_shared::wire::Opcode;
 use lanner_shared::wire::put::{Pin, PutMode, PutRequest};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 const KEYS: u8 = 24;
@@ -117,6 +117,8 @@ struct World {
     unfinished: Vec<Unfinished>,
     leases: Vec<Reading>,
     sends: Vec<Reading>,
+    /// The last readings whose lease has ended: they may still be tried, and must fail or give the same bytes.
+    stale: VecDeque<Reading>,
     /// Numbers of peers never come again, so each gets a new one when it's gone.
     peer_lives: [u64; PEERS as usize],
     values: u8,
@@ -146,6 +148,7 @@ impl World {
             unfinished: Vec::new(),
             leases: Vec::new(),
             sends: Vec::new(),
+            stale: VecDeque::new(),
             peer_lives: [0; PEERS as usize],
             values: 0,
         }
@@ -291,7 +294,8 @@ impl World {
 
     /// Objects that the shard no longer has must have been allowed to leave, and no others may be there.
     fn check_departures(&mut self) -> Verdict {
-        self.leases.retain(|lease| self.now < lease.lease_end);
+        self.stale.extend(self.leases.extract_if(.., |lease| self.now >= lease.lease_end));
+        self.stale.drain(..self.stale.len().saturating_sub(64));
         for key in 0..KEYS {
             let present = self.shard.exists(self.now, &[key]);
             let Some(object) = self.objects.get(&key) else {
@@ -321,6 +325,15 @@ impl World {
             let bytes =
                 self.shard.segment().slice(value_offset, length).map_err(|error| error.to_string())?;
             check(bytes == reading.value, || format!("wrong bytes of {} under a lease", reading.key))?;
+        }
+        for reading in &self.stale {
+            let length = reading.value.len() as u64;
+            let Reading { slot, generation, value_offset, .. } = *reading;
+            if self.shard.check_range(slot, generation, value_offset, length).is_ok() {
+                let bytes =
+                    self.shard.segment().slice(value_offset, length).map_err(|error| error.to_string())?;
+                check(bytes == reading.value, || format!("wrong bytes of {} after a lease", reading.key))?;
+            }
         }
         Ok(())
     }

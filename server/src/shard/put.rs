@@ -449,6 +449,22 @@ mod tests {
         assert_eq!(shard.drain_given_up().count(), 0, "a put that ended isn't given up");
     }
 
+    /// Shows that a ticket is good for its own put only: one that ended is refused, and does nothing to the later put that
+    /// got its number and its slot.
+    #[test]
+    fn an_old_ticket_is_refused() {
+        let mut shard = shard();
+        let old = shard.begin(at(0), b"key", b"old").unwrap();
+        shard.put_abort(at(0), old);
+        let new = shard.begin(at(0), b"key", b"new").unwrap();
+        assert_eq!((new.number, new.slot), (old.number, old.slot), "the case that matters");
+        assert!(!shard.is_unfinished(&old));
+        assert!(shard.put_commit(at(0), old).is_err() && shard.pin_for_receive(&old).is_err());
+        shard.put_abort(at(0), old);
+        shard.put_commit(at(0), new).unwrap();
+        assert_eq!(shard.value(at(0), b"key").unwrap(), b"new");
+    }
+
     /// Shows promise P1 for a put that is given up while the kernel still receives into its extent: the memory is not
     /// reused before the receive has ended.
     #[test]
