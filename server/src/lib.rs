@@ -5,6 +5,13 @@
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
+pub mod admin;
+pub mod config;
 pub mod eviction;
 pub mod memory;
+pub mod pump;
+pub mod runtime;
+pub mod server;
+pub mod service;
 pub mod shard;
+pub mod transport;

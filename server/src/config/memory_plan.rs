@@ -1,0 +1,176 @@
+//! All memory of a server, as a sum with a line for each user (promise P5), and the limits that make the sum hold. The data path
+//! takes its limits from here, so that what is printed and what is enforced are one number.
+//!
+//! `--print-config` prints the plan and `/shards` shows it. Absent on purpose: memory that the kernel takes for sockets, which
+//! `net.ipv4.tcp_mem` bounds.
+
+use lanner_shared::shm::lane_page::LANE_BYTES;
+use serde::Serialize;
+
+use super::ServerConfig;
+use crate::memory::extents::UNIT_BYTES;
+use crate::memory::{index, slots};
+
+/// Bytes that a connection receives into. A put's value goes from the socket to the segment behind the first of them, so more
+/// would only move fewer, larger frames.
+pub const RECEIVE_BUFFER_BYTES: usize = 16 << 10;
+
+/// Bytes of frames that have arrived in part, all connections of a shard together. A frame may have 16 MiB, so four
+/// clients with the largest are received at a time and others wait; ordinary frames are whole in the receive buffer and take nothing.
+pub const PARTIAL_FRAME_BYTES: u64 = 64 << 20;
+
+/// Bytes of replies that wait to be sent, all connections of a shard together. Values of more than a kilobyte don't count: they are
+/// sent from the segment.
+pub const REPLY_BYTES: u64 = 64 << 20;
+
+/// Connections of a shard at a time, unless configured otherwise: a client thread has one for each shard.
+pub const DEFAULT_MAX_CONNECTIONS: u32 = 1024;
+
+/// Shared-memory lanes of a shard at a time: a client thread on this host has one for each shard.
+pub const SHM_LANES: u32 = 64;
+
+/// What an executor of glommio registers with the kernel for its own files and sockets, which the data path doesn't use. Its default
+/// of 10 MiB is more than many an RLIMIT_MEMLOCK.
+pub const GLOMMIO_IO_BYTES: usize = 1 << 20;
+
+/// The pump's own io_uring: its queues, and what it keeps of the operations in flight.
+pub const RING_BYTES: u64 = 1 << 20;
+
+/// The program, its threads' stacks and the admin endpoint, as far as they are touched.
+pub const PROGRAM_BYTES: u64 = 32 << 20;
+
+/// The smallest extent: a header and a key, then one unit of value.
+const SMALLEST_OBJECT_BYTES: u64 = 2 * UNIT_BYTES;
+
+/// Bytes that an object takes beside its extent, at most: its slot, its entry in the index, and a ghost of four bytes under S3-FIFO.
+const OBJECT_BYTES: u64 = (slots::BYTES_PER_OBJECT + index::MAX_BYTES_PER_OBJECT + 4) as u64;
+
+/// The index's empty tables and the other parts of a shard that are there before its first object.
+const EMPTY_SHARD_BYTES: u64 = 256 << 10;
+
+/// One user of memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MemoryLine {
+    /// Who uses it.
+    pub name: &'static str,
+    /// How many bytes, all shards together: exactly or at most, see `when`.
+    pub bytes: u64,
+    /// When it is used.
+    pub when: When,
+    /// How the number comes about.
+    pub why: String,
+}
+
+/// When memory is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum When {
+    /// From the start on.
+    AtStart,
+    /// As far as clients and objects need it; never more.
+    AtMost,
+}
+
+/// The sum.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct MemoryPlan {
+    lines: Vec<MemoryLine>,
+}
+
+impl MemoryPlan {
+    /// The plan of a server with this configuration.
+    #[must_use]
+    pub fn of(config: &ServerConfig) -> MemoryPlan {
+        let shards = u64::from(config.shards());
+        let segments: u64 =
+            config.tenants.iter().map(|tenant| config.segment_bytes(tenant)).sum::<u64>() * shards;
+        let parts = shards * config.tenants.len() as u64;
+        let connections = u64::from(config.max_connections);
+        let objects = segments / SMALLEST_OBJECT_BYTES;
+        let lines = vec![
+            line("segments", segments, When::AtStart, format!("objects: {parts} segments, from --memory")),
+            line(
+                "free-run bits",
+                segments / UNIT_BYTES / 8,
+                When::AtMost,
+                format!("one bit for each {UNIT_BYTES} bytes of a segment"),
+            ),
+            line(
+                "shards",
+                parts * EMPTY_SHARD_BYTES,
+                When::AtStart,
+                "empty index and lease wheel of each".to_owned(),
+            ),
+            line(
+                "slots and index",
+                objects * OBJECT_BYTES,
+                When::AtMost,
+                format!(
+                    "{OBJECT_BYTES} bytes an object; this is for segments full of the smallest, objects of 4 KiB take 1/{}",
+                    4096 / SMALLEST_OBJECT_BYTES
+                ),
+            ),
+            line(
+                "receive buffers",
+                shards * connections * RECEIVE_BUFFER_BYTES as u64,
+                When::AtMost,
+                format!("{} KiB for each of --max-connections", RECEIVE_BUFFER_BYTES >> 10),
+            ),
+            line("partial frames", shards * PARTIAL_FRAME_BYTES, When::AtMost, "64 MiB a shard".to_owned()),
+            line(
+                "replies",
+                shards * REPLY_BYTES,
+                When::AtMost,
+                "64 MiB a shard that wait for slow clients".to_owned(),
+            ),
+            line(
+                "shared-memory lanes",
+                if config.shm == super::ShmChoice::Off {
+                    0
+                } else {
+                    shards * u64::from(SHM_LANES) * LANE_BYTES as u64
+                },
+                When::AtMost,
+                format!("{SHM_LANES} clients' threads a shard, {} KiB each", LANE_BYTES >> 10),
+            ),
+            line("rings", shards * RING_BYTES, When::AtStart, "each shard's own io_uring".to_owned()),
+            line(
+                "glommio",
+                shards * GLOMMIO_IO_BYTES as u64,
+                When::AtStart,
+                "each executor's io_memory".to_owned(),
+            ),
+            line("program", PROGRAM_BYTES, When::AtStart, "code, stacks, admin endpoint".to_owned()),
+        ];
+        MemoryPlan { lines }
+    }
+
+    /// A line for each user.
+    #[must_use]
+    pub fn lines(&self) -> &[MemoryLine] {
+        &self.lines
+    }
+
+    /// Bytes of all segments.
+    #[must_use]
+    pub fn segment_bytes(&self) -> u64 {
+        self.lines.iter().filter(|line| line.name == "segments").map(|line| line.bytes).sum()
+    }
+
+    /// Bytes that are used from the start on.
+    #[must_use]
+    pub fn bytes_at_start(&self) -> u64 {
+        self.lines.iter().filter(|line| line.when == When::AtStart).map(|line| line.bytes).sum()
+    }
+
+    /// Bytes that are used if everything comes together.
+    #[must_use]
+    pub fn bytes_at_most(&self) -> u64 {
+        self.lines.iter().map(|line| line.bytes).sum()
+    }
+}
+
+fn line(name: &'static str, bytes: u64, when: When, why: String) -> MemoryLine {
+    MemoryLine { name, bytes, when, why }
+}
