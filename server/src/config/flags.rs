@@ -33,9 +33,9 @@ pub struct Flags {
 #[derive(Clone, Debug)]
 pub enum Asked {
     /// To go on with these flags.
-    ToServe(Box<Flags>),
+    Serve(Box<Flags>),
     /// To print this text (the help, the version) and end.
-    ToPrint(String),
+    Print(String),
 }
 
 /// Reads a command line, the program's name included.
@@ -44,9 +44,9 @@ pub enum Asked {
 /// [`ConfigError::CommandLine`], in one line.
 pub fn parse<I: IntoIterator<Item: Into<OsString> + Clone>>(line: I) -> Result<Asked, ConfigError> {
     match Flags::try_parse_from(line) {
-        Ok(flags) => Ok(Asked::ToServe(Box::new(flags))),
+        Ok(flags) => Ok(Asked::Serve(Box::new(flags))),
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
-            Ok(Asked::ToPrint(error.render().to_string()))
+            Ok(Asked::Print(error.render().to_string()))
         }
         Err(error) => Err(ConfigError::CommandLine(one_line(&error.render().to_string()))),
     }

@@ -33,11 +33,19 @@ pub const MAX_DRAIN_TIMEOUT: Duration = Duration::from_secs(3600);
 const DEFAULT_DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 const DEFAULT_LOG: &str = "info";
 
-/// The configuration that `flags` and the file they name amount to on `machine`.
+/// The configuration that `flags` and the file they name amount to here.
 ///
 /// # Errors
 /// The first thing that can't be meant or had, with what to write instead.
-pub fn resolve(flags: Flags, machine: &Machine) -> Result<ServerConfig, ConfigError> {
+pub fn resolve(flags: Flags) -> Result<ServerConfig, ConfigError> {
+    resolve_on(flags, &Machine::probe())
+}
+
+/// The configuration that `flags` and the file they name amount to on `machine`.
+///
+/// # Errors
+/// As for [`resolve`].
+pub fn resolve_on(flags: Flags, machine: &Machine) -> Result<ServerConfig, ConfigError> {
     let from_file = flags.config.as_deref().map(file::read).transpose()?.unwrap_or_default();
     resolve_settings(flags.settings.or(from_file), machine)
 }

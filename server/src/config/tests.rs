@@ -21,8 +21,8 @@ fn machine() -> Machine {
 fn configured(machine: &Machine, line: &str) -> Result<ServerConfig, ConfigError> {
     let words = std::iter::once("lanner-server").chain(line.split_whitespace());
     match flags::parse(words)? {
-        Asked::ToServe(flags) => resolve::resolve(*flags, machine),
-        Asked::ToPrint(text) => panic!("printed {text}"),
+        Asked::Serve(flags) => resolve::resolve_on(*flags, machine),
+        Asked::Print(text) => panic!("printed {text}"),
     }
 }
 
@@ -145,7 +145,7 @@ fn mistakes_in_the_file_have_a_line() {
 fn flags_win_over_the_file() {
     let given =
         file::parse(Path::new("x"), "shards = 2\nmemory = \"8MiB\"\nhuge-pages = \"off\"\n").expect("fine");
-    let Asked::ToServe(flags) = flags::parse(["lanner-server", "--shards", "4"]).expect("fine") else {
+    let Asked::Serve(flags) = flags::parse(["lanner-server", "--shards", "4"]).expect("fine") else {
         panic!("printed")
     };
     let config = resolve::resolve_settings(flags.settings.or(given), &machine()).expect("fine");
@@ -171,7 +171,7 @@ fn a_printed_configuration_is_read_back() {
     ] {
         let given = file::parse(Path::new("x"), file_text).expect("fine");
         let words = std::iter::once("lanner-server").chain(line.split_whitespace());
-        let Asked::ToServe(flags) = flags::parse(words).expect("fine") else { panic!("printed") };
+        let Asked::Serve(flags) = flags::parse(words).expect("fine") else { panic!("printed") };
         let config = resolve::resolve_settings(flags.settings.or(given), &machine()).expect("fine");
         let printed = print::as_toml(&config);
         let read =
