@@ -55,6 +55,9 @@ enum State {
     New,
     /// On its way on the connection with this serial number.
     Sent { serial: u64, request_id: u32 },
+    /// Answered before its payload was all out (a refusal); the rest must go out all the same, or the connection would be
+    /// in the middle of a frame for ever.
+    Answered { serial: u64, request_id: u32, outcome: Result<()> },
     /// Answered, or failed for good.
     Done,
 }
@@ -77,7 +80,7 @@ impl Exchange {
     /// Gives the exchange up. Where that leaves a frame half written, its connection ends.
     #[cold]
     pub fn abandon(&mut self, lane: &mut Lane) {
-        if let State::Sent { serial, request_id } = self.state
+        if let State::Sent { serial, request_id } | State::Answered { serial, request_id, .. } = self.state
             && let Some(connection) = lane.existing(self.route, serial)
             && !connection.abandon(request_id)
         {
@@ -108,30 +111,62 @@ pub(crate) fn drive(
             return finish(exchange, Err(error));
         }
     }
+    if matches!(exchange.state, State::Answered { .. }) {
+        return drive_rest(exchange, lane, request);
+    }
     let State::Sent { serial, request_id } = exchange.state else { return Poll::Ready(Ok(())) };
     let Some(connection) = lane.existing(exchange.route, serial) else {
         return lost(exchange, client, request.opcode());
     };
-    let progress = connection
-        .write_payload(request_id, request.payload())
-        .and_then(|_| connection.poll(request_id, receiver));
-    match progress {
+    let is_out = match connection.write_payload(request_id, request.payload()) {
+        Ok(is_out) => is_out,
+        Err(broken) => return broke(exchange, lane, client, serial, broken, request.opcode()),
+    };
+    match connection.poll(request_id, receiver) {
         Ok(Poll::Pending) => Poll::Pending,
+        Ok(Poll::Ready(outcome)) if is_out => finish(exchange, outcome),
         Ok(Poll::Ready(outcome)) => {
-            // An answer to a put whose payload isn't all out (a refusal) leaves the connection in the middle of a frame.
-            if !connection.abandon(request_id) {
-                lane.close(exchange.route, serial);
-            }
-            finish(exchange, outcome)
+            exchange.state = State::Answered { serial, request_id, outcome };
+            Poll::Pending
         }
-        Err(Broken::Closed) => {
-            lane.close(exchange.route, serial);
-            lost(exchange, client, request.opcode())
-        }
-        Err(Broken::Protocol(error)) => {
-            lane.close(exchange.route, serial);
-            finish(exchange, Err(error))
-        }
+        Err(broken) => broke(exchange, lane, client, serial, broken, request.opcode()),
+    }
+}
+
+/// Writes the rest of the payload of a put that was refused.
+#[cold]
+fn drive_rest(exchange: &mut Exchange, lane: &mut Lane, request: &dyn Request) -> Poll<Result<()>> {
+    let State::Answered { serial, request_id, .. } = exchange.state else { return Poll::Pending };
+    let progress = match lane.existing(exchange.route, serial) {
+        Some(connection) => connection.write_payload(request_id, request.payload()),
+        None => Ok(true),
+    };
+    match progress {
+        Ok(false) => return Poll::Pending,
+        Ok(true) => {}
+        // The answer is there; that the connection has ended since is the next call's affair.
+        Err(_) => lane.close(exchange.route, serial),
+    }
+    match std::mem::replace(&mut exchange.state, State::Done) {
+        State::Answered { outcome, .. } => Poll::Ready(outcome),
+        _ => Poll::Pending,
+    }
+}
+
+/// The connection is of no use any more.
+#[cold]
+fn broke(
+    exchange: &mut Exchange,
+    lane: &mut Lane,
+    client: &ClientInner,
+    serial: u64,
+    broken: Broken,
+    opcode: Opcode,
+) -> Poll<Result<()>> {
+    lane.close(exchange.route, serial);
+    match broken {
+        Broken::Closed => lost(exchange, client, opcode),
+        Broken::Protocol(error) => finish(exchange, Err(error)),
     }
 }
 
@@ -220,7 +255,7 @@ fn run_on(client: &Arc<ClientInner>, lane: &mut Lane, call: &mut dyn Call) -> Re
 pub(crate) fn time_out(client: &ClientInner, lane: &mut Lane, call: &mut dyn Call) -> Error {
     let mut slow = None;
     call.each_exchange(&mut |exchange| {
-        if let State::Sent { serial, .. } = exchange.state {
+        if let State::Sent { serial, .. } | State::Answered { serial, .. } = exchange.state {
             lane.close(exchange.route, serial);
         }
         if !exchange.is_done() {

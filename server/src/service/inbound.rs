@@ -14,11 +14,11 @@ use super::replies::Replies;
 use super::{Caller, Payload, serve};
 use crate::shard::{PutTicket, Shard};
 use lanner_shared::time::Instant;
+use lanner_shared::wire::Opcode;
 use lanner_shared::wire::body;
 use lanner_shared::wire::error::append_reply;
 use lanner_shared::wire::header::{HEADER_BYTES, Header};
-use lanner_shared::{Error, Result, ShardId};
-use lanner_shared::wire::Opcode;
+use lanner_shared::{Result, ShardId};
 
 /// How far the bytes of a connection have been understood.
 #[derive(Debug, Default)]
@@ -36,6 +36,25 @@ enum State {
     Skip(u64),
     /// Nothing more is understood.
     Broken,
+}
+
+/// Where the next bytes of a connection belong, if they are payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PayloadTarget {
+    /// To the segment.
+    Value {
+        /// The put.
+        ticket: PutTicket,
+        /// From the start of the segment.
+        offset: u64,
+        /// Number of bytes.
+        missing: u64,
+    },
+    /// Nowhere: the put was refused.
+    Skip {
+        /// Number of bytes.
+        missing: u64,
+    },
 }
 
 /// A value that's being received.
@@ -60,17 +79,14 @@ impl Inbound {
         replies: &mut Replies,
     ) -> Result<usize> {
         let mut used = 0;
-        while used < bytes.len() && !replies.is_full() {
+        while used < bytes.len() && !(matches!(self.state, State::Frame) && replies.is_full()) {
             let rest = &bytes[used..];
             used += match &mut self.state {
                 State::Frame => self.feed_frame(shard, now, caller, rest, replies)?,
                 State::Value(_) => self.feed_value(shard, now, caller, rest, replies),
                 State::Skip(missing) => {
                     let count = rest.len().min(usize::try_from(*missing).unwrap_or(usize::MAX));
-                    *missing -= count as u64;
-                    if *missing == 0 {
-                        self.state = State::Frame;
-                    }
+                    self.received(shard, now, caller, count as u64, replies);
                     count
                 }
                 State::Broken => bytes.len() - used,
@@ -114,7 +130,12 @@ impl Inbound {
     }
 
     /// The header of the frame at the start of `bytes` and the frame's length, if all of it is there.
-    fn whole_frame(&mut self, bytes: &[u8], caller: &Caller, replies: &mut Replies) -> Result<Option<(Header, usize)>> {
+    fn whole_frame(
+        &mut self,
+        bytes: &[u8],
+        caller: &Caller,
+        replies: &mut Replies,
+    ) -> Result<Option<(Header, usize)>> {
         let Some(header) = bytes.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
         match Header::decode(header, caller.version) {
             Ok(header) => {
@@ -177,24 +198,44 @@ impl Inbound {
         count
     }
 
-    /// Where the transport may receive the rest of a value itself: offset in the segment and number of bytes.
+    /// What the transport may take in by itself, past [`Inbound::feed`].
     #[inline]
-    pub fn direct_target(&self) -> Option<(PutTicket, u64, u64)> {
+    pub fn payload_target(&self) -> Option<PayloadTarget> {
         match &self.state {
-            State::Value(Value { ticket, done, .. }) => {
-                Some((*ticket, ticket.value_offset + done, ticket.value_bytes - done))
-            }
+            State::Value(Value { ticket, done, .. }) => Some(PayloadTarget::Value {
+                ticket: *ticket,
+                offset: ticket.value_offset + done,
+                missing: ticket.value_bytes - done,
+            }),
+            State::Skip(missing) => Some(PayloadTarget::Skip { missing: *missing }),
             _ => None,
         }
     }
 
-    /// The transport has received that many bytes to [`Inbound::direct_target`].
-    pub fn received(&mut self, shard: &mut Shard, now: Instant, caller: &Caller, count: u64, replies: &mut Replies) {
-        let State::Value(value) = &mut self.state else { return };
-        value.done += count;
-        shard.put_progress(now, &value.ticket);
-        if value.done >= value.ticket.value_bytes {
-            self.end_value(shard, now, caller, replies);
+    /// The transport has taken in that many bytes for [`Inbound::payload_target`].
+    pub fn received(
+        &mut self,
+        shard: &mut Shard,
+        now: Instant,
+        caller: &Caller,
+        count: u64,
+        replies: &mut Replies,
+    ) {
+        match &mut self.state {
+            State::Value(value) => {
+                value.done += count;
+                shard.put_progress(now, &value.ticket);
+                if value.done >= value.ticket.value_bytes {
+                    self.end_value(shard, now, caller, replies);
+                }
+            }
+            State::Skip(missing) => {
+                *missing = missing.saturating_sub(count);
+                if *missing == 0 {
+                    self.state = State::Frame;
+                }
+            }
+            State::Frame | State::Broken => {}
         }
     }
 

@@ -7,8 +7,8 @@
 pub mod inbound;
 pub mod replies;
 
-use crate::shard::{PeerId, PutTicket, Shard};
 use crate::memory::slots::{Generation, SlotId};
+use crate::shard::{PeerId, PutTicket, Shard};
 use lanner_shared::error::Malformation;
 use lanner_shared::time::Instant;
 use lanner_shared::wire::error::append_reply;
@@ -65,7 +65,11 @@ pub fn serve(
             append_reply(replies.frame(), header, &error, caller.boot, caller.version);
             match error {
                 Error::Malformed { .. } => Err(error),
-                _ => Ok(if header.payload_bytes > 0 { Payload::Skip(header.payload_bytes) } else { Payload::None }),
+                _ => Ok(if header.payload_bytes > 0 {
+                    Payload::Skip(header.payload_bytes)
+                } else {
+                    Payload::None
+                }),
             }
         }
     }
@@ -98,8 +102,12 @@ impl Request<'_> {
             Opcode::Put => return self.put(),
             Opcode::Get => self.get(replies)?,
             Opcode::Query => self.query(replies)?,
-            Opcode::Exists => self.for_each_key(replies, |request, key| u8::from(request.shard.exists(request.now, key)))?,
-            Opcode::Remove => self.for_each_key(replies, |request, key| u8::from(request.shard.remove(request.now, key)))?,
+            Opcode::Exists => {
+                self.for_each_key(replies, |request, key| u8::from(request.shard.exists(request.now, key)))?
+            }
+            Opcode::Remove => {
+                self.for_each_key(replies, |request, key| u8::from(request.shard.remove(request.now, key)))?
+            }
             Opcode::Read => self.read(replies)?,
             Opcode::ReadRanges => self.read_ranges(replies)?,
             Opcode::List => self.list(replies)?,
@@ -162,14 +170,24 @@ impl Request<'_> {
         self.finish(replies, start, payload_bytes)?;
         for descriptor in &found {
             let (slot, generation) = (SlotId(descriptor.slot.get()), Generation(descriptor.generation.get()));
-            replies.send_extent(self.shard, slot, generation, descriptor.value_offset(), descriptor.value_bytes.get())?;
+            replies.send_extent(
+                self.shard,
+                slot,
+                generation,
+                descriptor.value_offset(),
+                descriptor.value_bytes.get(),
+            )?;
         }
         self.shard.count_sent(payload_bytes);
         Ok(())
     }
 
     /// Answers a byte for each key.
-    fn for_each_key(&mut self, replies: &mut Replies, mut act: impl FnMut(&mut Self, &[u8]) -> u8) -> Result<()> {
+    fn for_each_key(
+        &mut self,
+        replies: &mut Replies,
+        mut act: impl FnMut(&mut Self, &[u8]) -> u8,
+    ) -> Result<()> {
         // A removal must not take place in part because a later key of its frame is bad.
         let mut reader = BodyReader::new(self.body);
         for index in 0..usize::from(self.header.count) {
@@ -206,7 +224,13 @@ impl Request<'_> {
         self.finish(replies, start, payload_bytes)?;
         for range in ranges {
             let (slot, generation) = (SlotId(range.slot.get()), Generation(range.generation.get()));
-            replies.send_extent(self.shard, slot, generation, range.segment_offset.get(), range.length.get())?;
+            replies.send_extent(
+                self.shard,
+                slot,
+                generation,
+                range.segment_offset.get(),
+                range.length.get(),
+            )?;
             self.shard.touch(slot, generation);
         }
         self.shard.count_sent(payload_bytes);
@@ -257,7 +281,10 @@ impl Request<'_> {
             if frame.len() - start + needed > MAX_BODY_BYTES {
                 return false;
             }
-            body::append(frame, &ListEntry { value_bytes: value_bytes.into(), key_bytes: (key.len() as u16).into() });
+            body::append(
+                frame,
+                &ListEntry { value_bytes: value_bytes.into(), key_bytes: (key.len() as u16).into() },
+            );
             frame.extend_from_slice(key);
             true
         });

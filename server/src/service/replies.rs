@@ -111,7 +111,10 @@ impl Replies {
             return Ok(());
         }
         // Also where 65,535 sends of this one object are under way.
-        let bytes = shard.segment().slice(offset, length).map_err(|_| lanner_shared::Error::LeaseExpired { index: 0 })?;
+        let bytes = shard
+            .segment()
+            .slice(offset, length)
+            .map_err(|_| lanner_shared::Error::LeaseExpired { index: 0 })?;
         self.bytes.extend_from_slice(bytes);
         Ok(())
     }

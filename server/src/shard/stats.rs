@@ -8,12 +8,14 @@ use crate::memory::slots::SlotId;
 use lanner_shared::time::Instant;
 use lanner_shared::wire::Opcode;
 use lanner_shared::wire::put::PutMode;
+use serde::Serialize;
+use serde::ser::{SerializeMap, Serializer};
 
 /// Upper bounds of the classes of age at eviction, in tenths of a second; the last class has none.
 pub const AGE_CLASS_TENTHS: [u32; 7] = [10, 100, 600, 6_000, 36_000, 216_000, 864_000];
 
 /// Hits and misses of one operation, in keys.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct LookUps {
     /// The object was there.
     pub hits: u64,
@@ -22,9 +24,10 @@ pub struct LookUps {
 }
 
 /// Counts since the shard started, and how it stands. What ends in `_bytes` but `value_…` counts whole extents.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct ShardStats {
     /// By opcode, from 1.
+    #[serde(serialize_with = "by_operation")]
     look_ups: [LookUps; Opcode::ALL.len()],
     /// Puts published with mode `Put`.
     pub puts: u64,
@@ -124,6 +127,18 @@ impl ShardStats {
     fn look_ups_of(&self, operation: Opcode) -> LookUps {
         self.look_ups.get(operation as usize - 1).copied().unwrap_or_default()
     }
+}
+
+/// Hits and misses under the names of their operations.
+fn by_operation<S: Serializer>(
+    look_ups: &[LookUps; Opcode::ALL.len()],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let mut map = serializer.serialize_map(Some(Opcode::ALL.len()))?;
+    for (operation, counts) in Opcode::ALL.iter().zip(look_ups) {
+        map.serialize_entry(operation.name(), counts)?;
+    }
+    map.end()
 }
 
 impl Shard {

@@ -1,0 +1,395 @@
+//! A server as a whole: listens, makes a shard for each core and tenant, starts the cores, and ends them.
+//!
+//! Everything that can be refused is refused here, before the first client is served, by an error that names the cure.
+
+pub mod control;
+pub mod identity;
+
+use crate::admin::board::Board;
+use crate::config::{HugePages, ServerConfig, ShmChoice, machine};
+use crate::memory::segment::{HUGE_PAGE_BYTES, Segment, SegmentError, SegmentOptions};
+use crate::pump::mail::{Mailbox, Post, mailbox};
+use crate::pump::{Pump, PumpParts};
+use crate::runtime::{CoreThread, spawn_on};
+use crate::shard::{Shard, ShardConfig};
+use crate::transport::handshake::{Acceptor, SocketKind};
+use control::Control;
+use identity::Identity;
+use lanner_shared::ShardId;
+use lanner_shared::lease::MIN_LEASE_TTL;
+use lanner_shared::shm::segment_page::SEGMENT_PAGE_BYTES;
+use lanner_shared::time::Clock;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+use thiserror::Error;
+
+/// Why a server can't be started: one line, and what to do about it.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// A port can't be listened on.
+    #[error("--listen {address}: {source}; {hint}")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+        /// What to do.
+        hint: String,
+    },
+    /// The Unix socket can't be listened on.
+    #[error("--shm {path}: {source}; choose another path with --shm PATH, or do without by --shm off", path = path.display())]
+    Socket {
+        /// Where.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A core can't be started.
+    #[error("shard {shard}: {reason}")]
+    Core {
+        /// Which.
+        shard: u16,
+        /// Why, and the cure.
+        reason: String,
+    },
+    /// The system refused something that every process needs.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// A server that serves.
+pub struct Running {
+    /// Where it listens, with the ports that were really taken.
+    pub addresses: Vec<SocketAddr>,
+    /// Random at each start.
+    pub boot_id: [u8; 16],
+    /// Number of shards.
+    pub shards: u16,
+    /// Bytes for values and what belongs to them, all segments together.
+    pub memory_bytes: u64,
+    /// Where shared memory is handed out.
+    pub socket_path: Option<PathBuf>,
+    /// What it does without, and how to get it: a line each.
+    pub remarks: Vec<String>,
+    control: Arc<Control>,
+    posts: Vec<Post>,
+    cores: Vec<CoreThread>,
+}
+
+/// Starts servers.
+pub struct Server;
+
+impl Server {
+    /// Starts a server and returns once all its cores serve. Blocks while memory is taken.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing is left running.
+    pub fn start(config: ServerConfig, board: Arc<Board>) -> Result<Running, StartError> {
+        let (mut listeners, addresses) = listen(&config)?;
+        let socket_path = listen_unix(&config, &addresses, &mut listeners)?;
+        let system = |what| move |source| StartError::System { what, source };
+        let boxes: Vec<(Post, Mailbox)> = config
+            .cores
+            .iter()
+            .map(|_| mailbox())
+            .collect::<io::Result<_>>()
+            .map_err(system("making an eventfd"))?;
+        let (posts, mailboxes): (Vec<Post>, Vec<Mailbox>) = boxes.into_iter().unzip();
+        let identity = Arc::new(identify(&config, &addresses, socket_path.clone())?);
+        let control = Arc::new(Control::new(config.drain_timeout, config.shards()));
+        let mut acceptor = Some(Acceptor::new(listeners, identity.clone(), posts.clone()));
+        let (said, answers) = channel();
+        let prefaulted = Arc::new(AtomicU64::new(0));
+        let mut cores = Vec::new();
+        for (index, mailbox) in mailboxes.into_iter().enumerate() {
+            let plan = CorePlan {
+                shard: index as u16,
+                config: config.clone(),
+                identity: identity.clone(),
+                prefaulted: prefaulted.clone(),
+            };
+            let (acceptor, said) = (acceptor.take(), said.clone());
+            let (identity, control, board, poll) =
+                (identity.clone(), control.clone(), board.clone(), config.poll);
+            let task = move || async move {
+                let made = plan.make_shards().and_then(|(shards, remark)| {
+                    let parts = PumpParts { shards, acceptor, mailbox, identity, control, board, poll };
+                    Pump::new(parts).map(|pump| (pump, remark)).map_err(ring_refused)
+                });
+                match made {
+                    Ok((pump, remark)) => {
+                        let _ = said.send((plan.shard, Ok(remark)));
+                        pump.run().await;
+                    }
+                    Err(reason) => drop(said.send((plan.shard, Err(reason)))),
+                }
+            };
+            let core = spawn_on(config.cores[index], &format!("shard-{index}"), task);
+            cores.push(core.map_err(|reason| StartError::Core { shard: index as u16, reason })?);
+        }
+        drop(said);
+        let mut running = Running {
+            addresses,
+            boot_id: identity.boot_id,
+            shards: config.shards(),
+            memory_bytes: config.memory_bytes,
+            socket_path,
+            remarks: Vec::new(),
+            control,
+            posts,
+            cores,
+        };
+        match await_cores(&answers, &config, &prefaulted) {
+            Ok(remarks) => {
+                running.remarks = remarks;
+                Ok(running)
+            }
+            Err(error) => {
+                running.stop();
+                let _ = running.join();
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Running {
+    /// Begins to drain, see [`Control::drain`].
+    pub fn drain(&self) {
+        self.control.drain();
+        self.posts.iter().for_each(Post::wake);
+    }
+
+    /// Ends the cores at once.
+    pub fn stop(&self) {
+        self.control.stop();
+        self.posts.iter().for_each(Post::wake);
+    }
+
+    /// Whether the cores are to stop, or have.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.control.is_stopped()
+    }
+
+    /// Waits for the cores to end.
+    ///
+    /// # Errors
+    /// What the first core that failed says.
+    pub fn join(self) -> Result<(), String> {
+        let outcomes: Vec<Result<(), String>> = self.cores.into_iter().map(CoreThread::join).collect();
+        if let Some(path) = &self.socket_path {
+            let _ = std::fs::remove_file(path);
+        }
+        outcomes.into_iter().collect()
+    }
+}
+
+/// What one core is made from.
+struct CorePlan {
+    shard: u16,
+    config: ServerConfig,
+    identity: Arc<Identity>,
+    prefaulted: Arc<AtomicU64>,
+}
+
+impl CorePlan {
+    /// A shard for each tenant, made on the core itself, so that its memory comes from the core's own node. With what it
+    /// does without.
+    fn make_shards(&self) -> Result<(Vec<Shard>, Option<String>), String> {
+        let mut shards = Vec::new();
+        let mut remark = None;
+        for tenant in &self.config.tenants {
+            let (mut segment, without) = self.make_segment(self.config.segment_bytes(tenant))?;
+            remark = remark.or(without);
+            if self.config.prefault {
+                let mut done = 0;
+                let mut progress = |bytes: u64, _total: u64| {
+                    self.prefaulted.fetch_add(bytes - done, Ordering::Relaxed);
+                    done = bytes;
+                };
+                segment.prefault(&mut progress).map_err(|error| error.to_string())?;
+            }
+            let config = ShardConfig {
+                shard: ShardId(self.shard),
+                shards: self.identity.shards,
+                boot_id: self.identity.boot_id,
+                started: Clock.now(),
+                lease_ttl: self.config.lease_ttl,
+                max_lease_ttl: self.config.lease_ttl.max(MIN_LEASE_TTL),
+                policy: self.config.policy,
+                value_checksums: self.config.value_checksums,
+                ..ShardConfig::default()
+            };
+            shards.push(Shard::new(config, segment).map_err(|error| error.to_string())?);
+        }
+        Ok((shards, remark))
+    }
+
+    fn make_segment(&self, len: u64) -> Result<(Segment, Option<String>), String> {
+        let numa_node = self.config.numa_node;
+        let plain = SegmentOptions { len, huge_pages: false, numa_node };
+        let huge = SegmentOptions { huge_pages: true, ..plain };
+        let refused = |error: SegmentError| error.to_string();
+        match self.config.huge_pages {
+            HugePages::Off => Ok((Segment::memfd(&plain).map_err(refused)?, None)),
+            HugePages::On => Ok((Segment::memfd(&huge).map_err(refused)?, None)),
+            HugePages::Auto if len.is_multiple_of(HUGE_PAGE_BYTES) => match Segment::memfd(&huge) {
+                Ok(segment) => Ok((segment, None)),
+                Err(SegmentError::HugePagesLacking { pages, .. }) => {
+                    let all = pages * u64::from(self.identity.shards);
+                    let remark = format!(
+                        "no huge pages: reads of large tables take about a third longer; to reserve them: sysctl -w vm.nr_hugepages={all}"
+                    );
+                    Ok((Segment::memfd(&plain).map_err(refused)?, Some(remark)))
+                }
+                Err(other) => Err(refused(other)),
+            },
+            HugePages::Auto => Ok((Segment::memfd(&plain).map_err(refused)?, None)),
+        }
+    }
+}
+
+fn ring_refused(error: io::Error) -> String {
+    format!(
+        "no io_uring can be made ({error}); it needs Linux 6.1, and a container's seccomp profile or kernel.io_uring_disabled may forbid it: 'lanner check' says which"
+    )
+}
+
+/// Waits until all cores serve. Says how far the memory is when that takes longer.
+fn await_cores(
+    answers: &Receiver<(u16, Result<Option<String>, String>)>,
+    config: &ServerConfig,
+    prefaulted: &AtomicU64,
+) -> Result<Vec<String>, StartError> {
+    let mut remarks = Vec::new();
+    let mut waiting = config.cores.len();
+    while waiting > 0 {
+        match answers.recv_timeout(Duration::from_secs(1)) {
+            Ok((_, Ok(remark))) => {
+                waiting -= 1;
+                remarks.extend(remark.filter(|remark| !remarks.contains(remark)));
+            }
+            Ok((shard, Err(reason))) => return Err(StartError::Core { shard, reason }),
+            Err(RecvTimeoutError::Timeout) => {
+                let (done, all) = (prefaulted.load(Ordering::Relaxed) >> 20, config.memory_bytes >> 20);
+                tracing::info!("taking memory: {done} of {all} MiB");
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                let reason = "its thread ended before it served".to_owned();
+                return Err(StartError::Core { shard: 0, reason });
+            }
+        }
+    }
+    Ok(remarks)
+}
+
+type Listeners = Vec<(OwnedFd, SocketKind)>;
+
+fn listen(config: &ServerConfig) -> Result<(Listeners, Vec<SocketAddr>), StartError> {
+    let mut listeners = Listeners::new();
+    let mut addresses = Vec::new();
+    for address in &config.listen {
+        // Several addresses with port 0 (as of a name with IPv4 and IPv6) share the port that the first was given.
+        let mut wanted = *address;
+        if let (0, Some(first)) = (wanted.port(), addresses.first()) {
+            let first: &SocketAddr = first;
+            wanted.set_port(first.port());
+        }
+        let refused = |source: io::Error| StartError::Listen {
+            address: wanted,
+            hint: listen_hint(&wanted, &source),
+            source,
+        };
+        let listener = TcpListener::bind(wanted).map_err(refused)?;
+        listener.set_nonblocking(true).map_err(refused)?;
+        // The system's default of 128 would turn a burst of clients away.
+        rustix::net::listen(&listener, 4096).map_err(|error| refused(error.into()))?;
+        addresses.push(listener.local_addr().map_err(refused)?);
+        listeners.push((listener.into(), SocketKind::Tcp));
+    }
+    Ok((listeners, addresses))
+}
+
+fn listen_hint(address: &SocketAddr, error: &io::Error) -> String {
+    let port = address.port();
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            format!("'ss -ltnp sport = :{port}' shows who has it; choose another port, or 0 for a free one")
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            "this machine has no such address; 'ip address' lists those that it has".to_owned()
+        }
+        io::ErrorKind::PermissionDenied => "ports below 1024 are for root; choose a higher one".to_owned(),
+        _ => "choose another address".to_owned(),
+    }
+}
+
+fn listen_unix(
+    config: &ServerConfig,
+    addresses: &[SocketAddr],
+    listeners: &mut Listeners,
+) -> Result<Option<PathBuf>, StartError> {
+    let port = addresses.first().map_or(0, SocketAddr::port);
+    let path = match &config.shm {
+        ShmChoice::Off => return Ok(None),
+        ShmChoice::Path(path) => path.clone(),
+        ShmChoice::Auto => machine::socket_folder()
+            .map_err(|source| StartError::Socket { path: PathBuf::from("auto"), source })?
+            .join(format!("{port}.sock")),
+    };
+    let refused = |source: io::Error| StartError::Socket { path: path.clone(), source };
+    // A socket that nobody listens on any more was left by a server that was killed.
+    if path.exists()
+        && UnixStream::connect(&path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    {
+        std::fs::remove_file(&path).map_err(refused)?;
+    }
+    let listener = UnixListener::bind(&path).map_err(refused)?;
+    listener.set_nonblocking(true).map_err(refused)?;
+    listeners.push((listener.into(), SocketKind::Unix));
+    Ok(Some(path))
+}
+
+fn identify(
+    config: &ServerConfig,
+    addresses: &[SocketAddr],
+    socket_path: Option<PathBuf>,
+) -> Result<Identity, StartError> {
+    let mut boot_id = [0; 16];
+    getrandom::fill(&mut boot_id).map_err(|error| StartError::System {
+        what: "random numbers",
+        source: io::Error::other(error.to_string()),
+    })?;
+    // The same at each start at the same place.
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let place = format!("{host}|{addresses:?}");
+    let largest = config.tenants.iter().map(|tenant| config.segment_bytes(tenant)).max().unwrap_or(0);
+    let smallest = config.tenants.iter().map(|tenant| config.segment_bytes(tenant)).min().unwrap_or(0);
+    Ok(Identity {
+        boot_id,
+        server_id: xxhash_rust::xxh3::xxh3_64(place.as_bytes()),
+        shards: config.shards(),
+        capacity_bytes: largest * u64::from(config.shards()),
+        // An extent beside its page, less a header and the shortest key.
+        max_value_bytes: smallest.saturating_sub(SEGMENT_PAGE_BYTES + 64),
+        lease_ms: config.lease_ttl.as_millis() as u32,
+        page_bytes: if config.huge_pages == HugePages::On { HUGE_PAGE_BYTES } else { 4096 },
+        socket_path,
+        tenants: config.tenants.clone(),
+        max_connections: config.max_connections.saturating_mul(u32::from(config.shards())),
+        connections: AtomicU32::new(0),
+    })
+}

@@ -1,0 +1,362 @@
+//! Shared-memory lanes of one core: requests are polled from rings, answers pushed into rings, values are never sent.
+//!
+//! A client reads values from the segment, which it can't write. A value that it puts comes through the lane's staging
+//! buffer (or, if short, with its frame) and is copied into the segment here. Whatever a client wrote is copied to memory of
+//! the server's own before it's looked at.
+
+use super::{Core, Transport};
+use crate::pump::ring::{Completion, Operation, OperationKind};
+use crate::service::Caller;
+use crate::service::inbound::{Inbound, PayloadTarget};
+use crate::service::replies::Replies;
+use crate::shard::Shard;
+use lanner_shared::shm::lane_page::{
+    INLINE_PAYLOAD_BYTES, LANE_BYTES, LanePage, REPLIES_OFFSET, REPLY_LINES, REQUEST_LINES, REQUESTS_OFFSET,
+    STAGING_BYTES, STAGING_OFFSET,
+};
+use lanner_shared::shm::line_ring::{Consumer, Line, Producer, Ring};
+use lanner_shared::shm::park;
+use lanner_shared::time::Clock;
+use lanner_shared::wire::header::{HEADER_BYTES, Header};
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+use slab::Slab;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
+
+/// Frames of one lane that are served before the next lane's turn.
+const FRAMES_IN_TURN: usize = 64;
+/// Payload bytes of one lane that are copied before the next lane's turn.
+const PAYLOAD_IN_TURN: u64 = 64 << 10;
+
+/// The shared-memory lanes of a core.
+#[derive(Debug, Default)]
+pub struct Shm {
+    lanes: Slab<Box<Peer>>,
+    /// Places of the lanes, for a quick walk.
+    order: Vec<usize>,
+}
+
+/// One lane, the server's side.
+#[derive(Debug)]
+struct Peer {
+    lane: LaneMemory,
+    /// Its end is the client's end.
+    socket: OwnedFd,
+    wake_client: OwnedFd,
+    tenant: usize,
+    caller: Caller,
+    requests: Consumer,
+    reply_ring: Producer,
+    /// The frame whose lines are being taken.
+    frame: Vec<u8>,
+    inbound: Inbound,
+    replies: Replies,
+    /// Bytes taken from the staging buffer since the beginning.
+    staging_consumed: u64,
+    has_broken_rules: bool,
+}
+
+impl Shm {
+    /// Serves a lane from here on.
+    pub fn adopt(&mut self, core: &mut Core, lane: NewLane, socket: OwnedFd, tenant: usize, caller: Caller) {
+        core.stats.shm_lanes += 1;
+        core.stats.connections_opened += 1;
+        let peer = Box::new(Peer {
+            lane: lane.memory,
+            socket,
+            wake_client: lane.wake_client,
+            tenant,
+            caller,
+            requests: Consumer::default(),
+            reply_ring: Producer::default(),
+            frame: Vec::new(),
+            inbound: Inbound::default(),
+            replies: Replies::default(),
+            staging_consumed: 0,
+            has_broken_rules: false,
+        });
+        let index = self.lanes.insert(peer);
+        self.order.push(index);
+        let operation = Operation { kind: OperationKind::LaneEnd, index: index as u32 };
+        core.ring.watch(self.lanes[index].socket.as_fd(), operation);
+    }
+
+    fn remove(&mut self, core: &mut Core, index: usize) {
+        let mut peer = self.lanes.remove(index);
+        self.order.retain(|other| *other != index);
+        let shard = &mut core.shards[peer.tenant];
+        peer.replies.drop_all(shard, core.now);
+        shard.peer_gone(peer.caller.peer);
+        core.stats.shm_lanes -= 1;
+        core.stats.connections_closed += 1;
+    }
+}
+
+impl Transport for Shm {
+    #[inline]
+    fn poll(&mut self, core: &mut Core) -> bool {
+        let mut has_worked = false;
+        for index in &self.order {
+            if let Some(peer) = self.lanes.get_mut(*index) {
+                has_worked |= peer.turn(core);
+            }
+        }
+        has_worked
+    }
+
+    fn completed(&mut self, core: &mut Core, completion: Completion) {
+        let index = completion.operation.index as usize;
+        if self.lanes.contains(index) {
+            self.remove(core, index);
+        }
+    }
+
+    fn tick(&mut self, core: &mut Core) {
+        // A lane whose client broke the rules is ended through its socket, whose watcher then removes it.
+        for (_, peer) in &mut self.lanes {
+            if peer.has_broken_rules {
+                core.stats.protocol_errors += 1;
+                peer.has_broken_rules = false;
+                let _ = rustix::net::shutdown(&peer.socket, rustix::net::Shutdown::Both);
+            }
+        }
+    }
+
+    fn has_work(&self) -> bool {
+        self.lanes.iter().any(|(_, peer)| peer.has_work())
+    }
+
+    fn connections(&self) -> usize {
+        self.lanes.len()
+    }
+}
+
+impl Peer {
+    #[inline]
+    fn has_work(&self) -> bool {
+        let is_payload_there = self.inbound.payload_target().is_some() && self.staged() > 0;
+        self.requests.is_ready(self.lane.requests()) || is_payload_there
+    }
+
+    /// Serves some of what the client has asked. Whether there was anything.
+    #[inline]
+    fn turn(&mut self, core: &mut Core) -> bool {
+        if !self.requests.is_ready(self.lane.requests()) && self.frame.is_empty() && self.is_quiet() {
+            return false;
+        }
+        let mut has_worked = self.flush(core);
+        for _ in 0..FRAMES_IN_TURN {
+            if self.has_broken_rules || !self.replies.is_empty() {
+                break;
+            }
+            if self.inbound.payload_target().is_some() {
+                has_worked |= self.take_payload(core);
+                break;
+            }
+            if !self.take_frame(core) {
+                break;
+            }
+            has_worked = true;
+            self.flush(core);
+        }
+        has_worked | self.flush(core)
+    }
+
+    #[inline]
+    fn is_quiet(&self) -> bool {
+        self.replies.is_empty() && self.inbound.payload_target().is_none()
+    }
+
+    /// Takes the lines of a frame; serves it when they are all there.
+    #[inline]
+    fn take_frame(&mut self, core: &mut Core) -> bool {
+        loop {
+            let Some(line) = self.requests.pop(self.lane.requests()) else { return false };
+            self.frame.extend_from_slice(&line);
+            match frame_bytes(&self.frame, self.caller.version) {
+                Some(length) if self.frame.len() < length => {}
+                Some(length) => {
+                    self.frame.truncate(length);
+                    break;
+                }
+                // No header: the answer says so, and the lane ends.
+                None => break,
+            }
+        }
+        // Later than the request was sent, so that a lease isn't counted from before (promise P1).
+        core.now = Clock.now();
+        self.caller.is_draining = core.is_draining;
+        let shard = &mut core.shards[self.tenant];
+        core.stats.received_bytes += self.frame.len() as u64;
+        let outcome = self.inbound.feed(shard, core.now, &self.caller, &self.frame, &mut self.replies);
+        self.has_broken_rules |= outcome.is_err();
+        self.frame.clear();
+        true
+    }
+
+    /// Copies payload from the staging buffer into the segment, or past it.
+    fn take_payload(&mut self, core: &mut Core) -> bool {
+        let mut has_worked = false;
+        let mut left = PAYLOAD_IN_TURN;
+        while left > 0 {
+            let Some(target) = self.inbound.payload_target() else { break };
+            let staged = self.staged();
+            if staged > STAGING_BYTES as u64 {
+                self.has_broken_rules = true;
+                break;
+            }
+            let at = self.staging_consumed % STAGING_BYTES as u64;
+            let (PayloadTarget::Value { missing, .. } | PayloadTarget::Skip { missing }) = target;
+            let count = staged.min(missing).min(left).min(STAGING_BYTES as u64 - at);
+            if count == 0 {
+                break;
+            }
+            let shard = &mut core.shards[self.tenant];
+            if let PayloadTarget::Value { ticket, offset, .. } = target
+                && shard.is_unfinished(&ticket)
+            {
+                self.lane.copy_staging(at as usize, shard, offset, count);
+            }
+            self.staging_consumed += count;
+            self.lane.page().staging_consumed.0.store(self.staging_consumed, Ordering::Release);
+            left -= count;
+            core.now = Clock.now();
+            core.stats.received_bytes += count;
+            self.inbound.received(
+                &mut core.shards[self.tenant],
+                core.now,
+                &self.caller,
+                count,
+                &mut self.replies,
+            );
+            has_worked = true;
+        }
+        has_worked
+    }
+
+    /// Bytes in the staging buffer that weren't taken yet, as the client says.
+    #[inline]
+    fn staged(&self) -> u64 {
+        self.lane.page().staging_written.0.load(Ordering::Acquire).wrapping_sub(self.staging_consumed)
+    }
+
+    /// Pushes answers into the ring, as far as there is room. Whether any were.
+    #[inline]
+    fn flush(&mut self, core: &mut Core) -> bool {
+        let bytes = self.replies.plain_bytes();
+        if bytes.is_empty() {
+            return false;
+        }
+        let pushed = self.reply_ring.push(self.lane.replies(), bytes);
+        if pushed == 0 {
+            return false;
+        }
+        core.stats.sent_bytes += pushed as u64;
+        self.replies.sent(&mut core.shards[self.tenant], core.now, pushed as u64);
+        if park::must_wake(&self.lane.page().client_parked.0) {
+            let _ = rustix::io::write(&self.wake_client, &1_u64.to_ne_bytes());
+        }
+        true
+    }
+}
+
+/// Bytes that a frame takes in the request lines, as far as that's known; `None` if it has no valid header.
+#[inline]
+fn frame_bytes(frame: &[u8], version: u8) -> Option<usize> {
+    let header = Header::decode(frame.first_chunk::<HEADER_BYTES>()?, version).ok()?;
+    let inline = if header.payload_bytes <= INLINE_PAYLOAD_BYTES { header.payload_bytes as usize } else { 0 };
+    Some(HEADER_BYTES + header.body_bytes as usize + inline)
+}
+
+/// A lane that was made for a client and not handed over yet.
+#[derive(Debug)]
+pub struct NewLane {
+    memory: LaneMemory,
+    /// The lane's memory, for the client to map.
+    pub file: OwnedFd,
+    /// Written by the server to wake the client.
+    pub wake_client: OwnedFd,
+}
+
+impl NewLane {
+    /// Makes the memory of a lane: a memfd that can neither shrink nor grow, so that neither side can take the ground from
+    /// under the other.
+    ///
+    /// # Errors
+    /// What the system says: file descriptors or memory are used up.
+    pub fn new() -> io::Result<NewLane> {
+        let file = rustix::fs::memfd_create("lanner-lane", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&file, LANE_BYTES as u64)?;
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let memory = LaneMemory::map(file.as_fd())?;
+        let flags = rustix::event::EventfdFlags::NONBLOCK | rustix::event::EventfdFlags::CLOEXEC;
+        Ok(NewLane { memory, file, wake_client: rustix::event::eventfd(0, flags)? })
+    }
+}
+
+/// A mapped lane. Layout: [`lanner_shared::shm::lane_page`].
+#[derive(Debug)]
+struct LaneMemory {
+    start: NonNull<u8>,
+}
+
+// SAFETY: the mapping belongs to this value alone within the process, and may be used from whichever thread owns it.
+unsafe impl Send for LaneMemory {}
+
+impl LaneMemory {
+    fn map(file: BorrowedFd<'_>) -> io::Result<LaneMemory> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of this process.
+        let start = unsafe {
+            rustix::mm::mmap(std::ptr::null_mut(), LANE_BYTES, protection, MapFlags::SHARED, file, 0)
+        }?;
+        let start = NonNull::new(start.cast::<u8>()).ok_or(io::ErrorKind::AddrNotAvailable)?;
+        Ok(LaneMemory { start })
+    }
+
+    #[inline]
+    fn page(&self) -> &LanePage {
+        // SAFETY: the mapping is longer than the page, aligned to it, lives as long as `self`, and consists of atomics only.
+        unsafe { self.start.cast::<LanePage>().as_ref() }
+    }
+
+    #[inline]
+    fn requests(&self) -> Ring<'_> {
+        Ring { lines: self.lines(REQUESTS_OFFSET, REQUEST_LINES), consumed: &self.page().requests_consumed.0 }
+    }
+
+    #[inline]
+    fn replies(&self) -> Ring<'_> {
+        Ring { lines: self.lines(REPLIES_OFFSET, REPLY_LINES), consumed: &self.page().replies_consumed.0 }
+    }
+
+    #[inline]
+    fn lines(&self, offset: usize, count: usize) -> &[Line] {
+        debug_assert!(offset + count * size_of::<Line>() <= LANE_BYTES);
+        // SAFETY: within the mapping (both offsets and counts are the layout's constants), aligned, atomics only.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(offset).cast::<Line>(), count) }
+    }
+
+    /// Copies `count` bytes at `at` of the staging buffer to `offset` of the shard's segment.
+    fn copy_staging(&self, at: usize, shard: &mut Shard, offset: u64, count: u64) {
+        assert!(at + count as usize <= STAGING_BYTES);
+        let Ok(target) = shard.segment_mut().as_mut_ptr_range(offset, count) else { return };
+        // SAFETY: the source lies within the staging buffer (asserted), the target within the segment (checked by
+        // `as_mut_ptr_range`). A client that breaks the rules may change the source meanwhile: then it stores a value of its
+        // own making, as it could anyway; the bytes aren't interpreted here.
+        unsafe {
+            let source = self.start.as_ptr().add(STAGING_OFFSET + at);
+            std::ptr::copy_nonoverlapping(source, target.start, count as usize);
+        }
+    }
+}
+
+impl Drop for LaneMemory {
+    fn drop(&mut self) {
+        // SAFETY: made by mmap with this length, and nobody can refer to it any more.
+        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), LANE_BYTES) };
+    }
+}

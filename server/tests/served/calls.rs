@@ -1,0 +1,233 @@
+//! Each call of the client, over each transport, with one and with two shards.
+
+use crate::support::TestServer;
+use lanner_client::{Client, Error, Freshness, PutOptions, Range};
+
+/// Runs `test` over both transports, against one shard and against two.
+fn everywhere(test: impl Fn(&Client)) {
+    for shards in ["1", "2"] {
+        let server = TestServer::start(&["--shards", shards]);
+        for transport in ["tcp", "shm"] {
+            test(&server.client(transport));
+        }
+    }
+}
+
+fn value(seed: u8, length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at as u8).wrapping_mul(31).wrapping_add(seed)).collect()
+}
+
+#[test]
+fn values_of_all_sizes_come_back() {
+    // Sizes around each boundary: a line, an inline payload, a queued payload, a staging buffer, a socket buffer.
+    everywhere(|client| {
+        for (seed, length) in [0, 1, 55, 56, 57, 1023, 1024, 1025, 32_768, 32_769, 262_144, 262_145, 3 << 20]
+            .into_iter()
+            .enumerate()
+        {
+            let key = format!("size {length}");
+            client.upsert(key.as_bytes(), &value(seed as u8, length)).unwrap();
+            assert_eq!(client.get(key.as_bytes()).unwrap(), value(seed as u8, length), "{length}");
+            assert_eq!(client.size(key.as_bytes()), Ok(length as u64));
+            assert!(client.remove(key.as_bytes()).unwrap());
+        }
+    });
+}
+
+#[test]
+fn an_empty_value_is_not_a_missing_one() {
+    everywhere(|client| {
+        client.upsert(b"empty", b"").unwrap();
+        assert_eq!(client.get(b"empty"), Ok(vec![]));
+        assert_eq!(client.get(b"missing"), Err(Error::NotFound { index: 0 }));
+        let both = client.get_batch(&[b"missing".as_slice(), b"empty"]).unwrap();
+        assert_eq!(both, [Err(Error::NotFound { index: 0 }), Ok(vec![])]);
+        assert_eq!(client.exists_batch(&[b"missing".as_slice(), b"empty"]).unwrap(), [false, true]);
+    });
+}
+
+#[test]
+fn a_batch_keeps_its_positions() {
+    everywhere(|client| {
+        let keys: Vec<String> = (0..10).map(|i| format!("k{i}")).collect();
+        let items: Vec<(&String, Vec<u8>)> =
+            keys.iter().enumerate().map(|(i, key)| (key, value(i as u8, 100 + i))).collect();
+        client
+            .upsert_batch(&items, PutOptions::default())
+            .unwrap()
+            .into_iter()
+            .for_each(|outcome| outcome.unwrap());
+        assert!(client.remove(b"k4").unwrap());
+        // k3 stands twice.
+        let asked: Vec<&str> = keys.iter().map(String::as_str).chain(["k3"]).collect();
+        let got = client.get_batch(&asked).unwrap();
+        for (at, outcome) in got.iter().enumerate() {
+            let number = if at == 10 { 3 } else { at };
+            match number {
+                4 => assert_eq!(outcome, &Err(Error::NotFound { index: 4 })),
+                _ => assert_eq!(outcome.as_ref().unwrap(), &items[number].1),
+            }
+        }
+    });
+}
+
+#[test]
+fn put_and_upsert_say_what_they_found() {
+    everywhere(|client| {
+        client.remove(b"once").unwrap();
+        client.put(b"once", b"first").unwrap();
+        assert_eq!(client.put(b"once", b"second"), Err(Error::AlreadyExists { index: 0 }));
+        // Refused with a payload that takes long to send, the connection goes on.
+        assert_eq!(client.put(b"once", &value(1, 2 << 20)), Err(Error::AlreadyExists { index: 0 }));
+        assert_eq!(client.get(b"once").unwrap(), b"first");
+        client.upsert(b"once", b"third").unwrap();
+        assert_eq!(client.get(b"once").unwrap(), b"third");
+        assert!(client.remove(b"once").unwrap() && !client.remove(b"once").unwrap());
+        assert!(!client.exists(b"once").unwrap());
+    });
+}
+
+#[test]
+fn a_buffer_that_is_too_small_is_said_to_be() {
+    everywhere(|client| {
+        client.upsert(b"large", &value(2, 5000)).unwrap();
+        client.upsert(b"small", &value(3, 50)).unwrap();
+        let (mut little, mut enough) = ([0; 100], [0; 6000]);
+        let too_small = Error::BufferTooSmall { index: 0, needed: 5000, given: 100 };
+        assert_eq!(client.get_into(b"large", &mut little), Err(too_small.clone()));
+        assert_eq!(client.get_into(b"large", &mut enough), Ok(5000));
+        assert_eq!(enough[..5000], value(2, 5000));
+        let mut other = [0; 100];
+        let outcomes = client
+            .get_into_batch(&["large", "large", "small"], &mut [&mut little, &mut enough, &mut other])
+            .unwrap();
+        assert_eq!(outcomes, [Err(too_small), Ok(5000), Ok(50)]);
+        assert_eq!(other[..50], value(3, 50));
+    });
+}
+
+#[test]
+fn ranges_are_read_through_a_snapshot_and_without() {
+    everywhere(|client| {
+        let (one, two) = (value(4, 1000), value(5, 3000));
+        client.upsert(b"one", &one).unwrap();
+        client.upsert(b"two", &two).unwrap();
+        let keys = ["one", "two"];
+        let range = |key, source_offset, length, destination_offset| Range {
+            key,
+            source_offset,
+            length,
+            destination_offset,
+        };
+        let ranges =
+            [range(1, 2000, 1000, 0), range(0, 0, 10, 1500), range(0, 5, 10, 1000), range(1, 0, 0, 1999)];
+        let mut expected = vec![0; 2000];
+        expected[..1000].copy_from_slice(&two[2000..]);
+        expected[1500..1510].copy_from_slice(&one[..10]);
+        expected[1000..1010].copy_from_slice(&one[5..15]);
+
+        let mut read = vec![0; 2000];
+        client.read_ranges(&keys, &ranges, &mut read).unwrap();
+        assert_eq!(read, expected);
+
+        let mut snapshot = client.prepare_snapshot(&keys).unwrap();
+        for freshness in [Freshness::Lease, Freshness::Checked] {
+            let mut read = vec![0; 2000];
+            client.read_ranges_from_snapshot(&snapshot, &ranges, &mut read, freshness).unwrap();
+            assert_eq!(read, expected);
+        }
+        // The old bytes stay for the lease; a checked read notices the change and follows it.
+        client.upsert(b"one", &value(9, 1000)).unwrap();
+        let mut read = vec![0; 2000];
+        client.read_ranges_from_snapshot(&snapshot, &ranges, &mut read, Freshness::Lease).unwrap();
+        assert_eq!(read, expected);
+        let checked = client.read_ranges_from_snapshot(&snapshot, &ranges, &mut read, Freshness::Checked);
+        assert_eq!(checked, Err(Error::EpochChanged));
+        client.read_ranges_refreshing(&mut snapshot, &ranges, &mut read, Freshness::Checked).unwrap();
+        assert_eq!(read[1500..1510], value(9, 1000)[..10]);
+
+        let beyond = [range(0, 0, 1, 0), range(0, 999, 2, 10)];
+        let error = Error::OutOfBounds { index: 1, end: 1001, length: 1000 };
+        assert_eq!(client.read_ranges(&keys, &beyond, &mut read), Err(error.clone()));
+        assert_eq!(
+            client.read_ranges_from_snapshot(&snapshot, &beyond, &mut read, Freshness::Lease),
+            Err(error)
+        );
+        let missing = ["one", "nothing"];
+        assert_eq!(client.read_ranges(&missing, &ranges, &mut read), Err(Error::NotFound { index: 1 }));
+        assert_eq!(client.prepare_snapshot(&missing).unwrap_err(), Error::NotFound { index: 1 });
+    });
+}
+
+#[test]
+fn keys_are_listed_by_prefix() {
+    everywhere(|client| {
+        let mut expected = Vec::new();
+        for i in 0..300_u16 {
+            let key = [b"list\xff".as_slice(), &i.to_be_bytes()].concat();
+            client.upsert(&key, &value(0, usize::from(i))).unwrap();
+            expected.push((key, u64::from(i)));
+        }
+        let mut listed = Vec::new();
+        client
+            .list(b"list\xff", |entry| {
+                listed.push((entry.key, entry.value_bytes));
+                true
+            })
+            .unwrap();
+        listed.sort();
+        assert_eq!(listed, expected);
+        client.list(b"nothing like it", |_| panic!("there is none")).unwrap();
+    });
+}
+
+#[test]
+fn many_calls_overlap_on_one_thread() {
+    everywhere(|client| {
+        let keys: Vec<[String; 1]> = (0..64).map(|i| [format!("overlap {i}")]).collect();
+        for (i, [key]) in keys.iter().enumerate() {
+            client.upsert(key.as_bytes(), &value(i as u8, 264)).unwrap();
+        }
+        let pending: Vec<_> = keys.iter().map(|key| client.submit_get_batch(key).unwrap()).collect();
+        // Taken in the opposite order: answers that arrive before they are asked for are put by.
+        for (i, pending) in pending.into_iter().enumerate().rev() {
+            assert_eq!(pending.wait().unwrap(), [Ok(value(i as u8, 264))]);
+        }
+        // Dropped half way, and the connection still works.
+        for key in &keys {
+            drop(client.submit_get_batch(key).unwrap());
+        }
+        assert_eq!(client.get(b"overlap 7").unwrap(), value(7, 264));
+    });
+}
+
+#[test]
+fn bad_keys_are_refused_with_their_place() {
+    everywhere(|client| {
+        let long = vec![1; 1025];
+        assert_eq!(client.get(b""), Err(Error::InvalidKey { index: 0, bytes: 0 }));
+        assert_eq!(
+            client.exists_batch(&[b"a".as_slice(), &long]),
+            Err(Error::InvalidKey { index: 1, bytes: 1025 })
+        );
+        client.upsert(&long[..1024], b"longest key").unwrap();
+        assert_eq!(client.get(&long[..1024]).unwrap(), b"longest key");
+    });
+}
+
+#[test]
+fn each_thread_has_a_lane_of_its_own() {
+    everywhere(|client| {
+        std::thread::scope(|scope| {
+            for thread in 0..4_u8 {
+                scope.spawn(move || {
+                    for i in 0..200_u32 {
+                        let key = format!("thread {thread} {i}");
+                        client.upsert(key.as_bytes(), &value(thread, 300)).unwrap();
+                        assert_eq!(client.get(key.as_bytes()).unwrap(), value(thread, 300));
+                    }
+                });
+            }
+        });
+    });
+}

@@ -1,0 +1,4 @@
+//! A whole server in this process and a real client over loopback and shared memory: every call, its answers and its errors.
+
+mod calls;
+mod support;

@@ -1,0 +1,59 @@
+//! Starts servers for tests: in this process, on free ports, with little memory.
+
+use lanner_client::{Client, ClientConfig};
+use lanner_server::admin::board::Board;
+use lanner_server::config::flags::{self, Asked};
+use lanner_server::config::resolve::resolve;
+use lanner_server::server::{Running, Server};
+use std::sync::Arc;
+
+/// A server that ends with the test.
+pub struct TestServer {
+    running: Option<Running>,
+    pub board: Arc<Board>,
+}
+
+impl TestServer {
+    /// Starts a server with these flags beside the ones that every test wants.
+    pub fn start(flags: &[&str]) -> TestServer {
+        let mut line =
+            vec!["lanner-server", "--listen", "127.0.0.1:0", "--admin", "off", "--huge-pages", "off"];
+        if !flags.contains(&"--memory") {
+            line.extend(["--memory", "64MiB"]);
+        }
+        if !flags.contains(&"--shards") {
+            line.extend(["--shards", "1"]);
+        }
+        line.extend(flags);
+        let Ok(Asked::Serve(flags)) = flags::parse(line) else { panic!("flags") };
+        let config = resolve(*flags).unwrap();
+        let board = Arc::new(Board::new(config.shards(), config.tenants.len()));
+        let running = Server::start(config, board.clone()).unwrap();
+        TestServer { running: Some(running), board }
+    }
+
+    pub fn running(&self) -> &Running {
+        self.running.as_ref().unwrap()
+    }
+
+    pub fn url(&self, parameters: &str) -> String {
+        format!("lanner://{}?{parameters}", self.running().addresses[0])
+    }
+
+    /// A client over `transport`, which is checked to be the one used.
+    pub fn client(&self, transport: &str) -> Client {
+        let config: ClientConfig = self.url(&format!("transport={transport}")).parse().unwrap();
+        let client = Client::with_config(config).unwrap();
+        assert_eq!(client.transport_for(b"any key").unwrap(), transport);
+        client
+    }
+}
+
+impl Drop for TestServer {
+    fn drop(&mut self) {
+        if let Some(running) = self.running.take() {
+            running.stop();
+            running.join().unwrap();
+        }
+    }
+}
