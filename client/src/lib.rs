@@ -18,6 +18,8 @@ mod client;
 mod cluster;
 mod config;
 mod connection;
+mod dtype;
+pub mod engram;
 #[cfg(feature = "planted-faults")]
 pub mod faults;
 #[cfg(not(feature = "planted-faults"))]
@@ -27,15 +29,19 @@ mod mapping;
 mod pending;
 mod placement;
 mod snapshot;
+pub mod tensor;
 mod watcher;
 
 pub use call::list::Listed;
 pub use call::put::PutOptions;
 pub use client::{Client, ObjectInfo, ServerInfo};
 pub use config::{ClientConfig, DEFAULT_PORT, TransportChoice};
+pub use dtype::Dtype;
+pub use engram::{EngramConfig, EngramError, EngramSet, EngramStore, RowFormat, RowIds};
 pub use lanner_shared::time::{Clock, Instant};
 pub use lanner_shared::wire::put::Pin;
 pub use lanner_shared::{Error, Result};
 pub use pending::Pending;
 pub use snapshot::ranges::Range;
 pub use snapshot::{Freshness, Snapshot};
+pub use tensor::{ShardedTensor, TensorError, TensorSlice, TensorSpec};

@@ -3,7 +3,7 @@
 //! Rows of large tables are in no cache, and a copy waits for memory; so the rows to come are prefetched while one is copied.
 //! For tables that fit the caches the prefetch costs more than it brings, and isn't done.
 
-use super::ranges::Ranges;
+use super::ranges::{Range, Ranges};
 use super::{Entry, Source};
 use crate::mapping::Mapping;
 
@@ -52,29 +52,29 @@ fn copy_all<'a, R: Ranges + ?Sized>(
     target: &mut [u8],
     prefetches: bool,
 ) {
-    let count = ranges.count();
-    let prefetch = |index| {
-        let range = ranges.range(index);
+    let locate = |range: &Range| {
         let entry = &entries[range.key as usize];
-        if let Some(mapping) = mapping_of(entry) {
-            prefetch(mapping, entry.value_offset + range.source_offset, range.length);
+        mapping_of(entry).map(|mapping| (mapping, entry.value_offset + range.source_offset))
+    };
+    // Runs ahead of the copies, which is why there are two walks over the ranges.
+    let mut ahead = ranges.iter();
+    let mut prefetch_next = || {
+        if let Some(range) = ahead.next()
+            && let Some((mapping, source)) = locate(&range)
+        {
+            prefetch(mapping, source, range.length);
         }
     };
     if prefetches {
-        (0..count.min(AHEAD)).for_each(prefetch);
+        (0..AHEAD).for_each(|_| prefetch_next());
     }
-    for index in 0..count {
-        if prefetches && index + AHEAD < count {
-            prefetch(index + AHEAD);
+    for range in ranges.iter() {
+        if prefetches {
+            prefetch_next();
         }
-        let range = ranges.range(index);
-        let entry = &entries[range.key as usize];
-        if let Some(mapping) = mapping_of(entry) {
+        if let Some((mapping, source)) = locate(&range) {
             let start = range.destination_offset as usize;
-            mapping.read(
-                entry.value_offset + range.source_offset,
-                &mut target[start..start + range.length as usize],
-            );
+            mapping.read(source, &mut target[start..start + range.length as usize]);
         }
     }
 }

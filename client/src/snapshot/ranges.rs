@@ -19,6 +19,8 @@ pub struct Range {
 pub(crate) trait Ranges {
     fn count(&self) -> usize;
     fn range(&self, index: usize) -> Range;
+    /// All of them in order, as quickly as that goes.
+    fn iter(&self) -> impl Iterator<Item = Range>;
 }
 
 impl Ranges for [Range] {
@@ -31,6 +33,11 @@ impl Ranges for [Range] {
     fn range(&self, index: usize) -> Range {
         self[index]
     }
+
+    #[inline]
+    fn iter(&self) -> impl Iterator<Item = Range> {
+        <[Range]>::iter(self).copied()
+    }
 }
 
 /// Checks that each range has a key below `keys`, stays within its value (`value_bytes` of its key, where known) and within a
@@ -42,8 +49,7 @@ pub(crate) fn check<R: Ranges + ?Sized>(
 ) -> Result<()> {
     let mut is_ascending = true;
     let mut last_end = 0;
-    for index in 0..ranges.count() {
-        let range = ranges.range(index);
+    for (index, range) in ranges.iter().enumerate() {
         let beyond = |end: u64, length| Error::OutOfBounds { index: index as u64, end, length };
         let limit = value_bytes(range.key).ok_or(beyond(u64::from(range.key), 0))?;
         let source_end = range.source_offset.saturating_add(range.length);

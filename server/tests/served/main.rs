@@ -1,4 +1,5 @@
 //! A whole server in this process and a real client over loopback and shared memory: every call, its answers and its errors.
 
 mod calls;
+mod engram;
 mod support;

@@ -10,7 +10,6 @@ use std::sync::Arc;
 /// A server that ends with the test.
 pub struct TestServer {
     running: Option<Running>,
-    pub board: Arc<Board>,
 }
 
 impl TestServer {
@@ -28,8 +27,8 @@ impl TestServer {
         let Ok(Asked::Serve(flags)) = flags::parse(line) else { panic!("flags") };
         let config = resolve(*flags).unwrap();
         let board = Arc::new(Board::new(config.shards(), config.tenants.len()));
-        let running = Server::start(config, board.clone()).unwrap();
-        TestServer { running: Some(running), board }
+        let running = Server::start(config, board).unwrap();
+        TestServer { running: Some(running) }
     }
 
     pub fn running(&self) -> &Running {
