@@ -62,6 +62,18 @@ impl Board {
         }
     }
 
+    /// Number of shards.
+    #[must_use]
+    pub fn shards(&self) -> u16 {
+        (self.entries.len() / self.tenants.max(1)) as u16
+    }
+
+    /// The latest report of a shard of a tenant, once there is one.
+    #[must_use]
+    pub fn report(&self, shard: u16, tenant: usize) -> Option<Arc<ShardReport>> {
+        self.entries.get(usize::from(shard) * self.tenants + tenant)?.load_full()
+    }
+
     /// All reports that there are, by shard, then by tenant.
     #[must_use]
     pub fn reports(&self) -> Vec<Arc<ShardReport>> {

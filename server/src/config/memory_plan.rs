@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::ServerConfig;
 use crate::memory::extents::UNIT_BYTES;
 use crate::memory::{index, slots};
+use crate::runtime::EXECUTOR_IO_MEMORY_BYTES;
 
 /// Bytes that a connection receives into. A put's value goes from the socket to the segment behind the first of them, so more
 /// would only move fewer, larger frames.
@@ -28,10 +29,6 @@ pub const DEFAULT_MAX_CONNECTIONS: u32 = 1024;
 
 /// Shared-memory lanes of a shard at a time: a client thread on this host has one for each shard.
 pub const SHM_LANES: u32 = 64;
-
-/// What an executor of glommio registers with the kernel for its own files and sockets, which the data path doesn't use. Its default
-/// of 10 MiB is more than many an RLIMIT_MEMLOCK.
-pub const GLOMMIO_IO_BYTES: usize = 1 << 20;
 
 /// The pump's own io_uring: its queues, and what it keeps of the operations in flight.
 pub const RING_BYTES: u64 = 1 << 20;
@@ -72,7 +69,7 @@ pub enum When {
 }
 
 /// The sum.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct MemoryPlan {
     lines: Vec<MemoryLine>,
@@ -137,7 +134,7 @@ impl MemoryPlan {
             line("rings", shards * RING_BYTES, When::AtStart, "each shard's own io_uring".to_owned()),
             line(
                 "glommio",
-                shards * GLOMMIO_IO_BYTES as u64,
+                shards * EXECUTOR_IO_MEMORY_BYTES as u64,
                 When::AtStart,
                 "each executor's io_memory".to_owned(),
             ),

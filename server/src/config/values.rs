@@ -151,34 +151,12 @@ impl Display for CoreList {
 /// Whether and where the server hands out shared memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShmChoice {
-    /// At a path of its own choice, see [`ShmChoice::socket_path`]; without it, if there is no folder for it.
+    /// At a path of its own choice, in [`super::machine::socket_folder`] under its port.
     Auto,
     /// Not at all.
     Off,
     /// At this path; a server that can't have it doesn't start.
     Path(PathBuf),
-}
-
-impl ShmChoice {
-    /// Where the socket is to be for a server that listens on `port`; `None` for a server without one. Makes the folder that
-    /// [`ShmChoice::Auto`] means; the socket itself is for the caller to bind.
-    ///
-    /// # Errors
-    /// A folder that can't be had, for [`ShmChoice::Auto`] only: a server does without shared memory then.
-    pub fn socket_path(&self, port: u16) -> io::Result<Option<PathBuf>> {
-        match self {
-            ShmChoice::Off => Ok(None),
-            ShmChoice::Path(path) => Ok(Some(path.clone())),
-            ShmChoice::Auto => {
-                let path = super::machine::socket_folder()?.join(format!("{port}.sock"));
-                if path.as_os_str().len() > MAX_SOCKET_PATH_BYTES {
-                    let reason = format!("{} is too long for a socket", path.display());
-                    return Err(io::Error::new(io::ErrorKind::InvalidFilename, reason));
-                }
-                Ok(Some(path))
-            }
-        }
-    }
 }
 
 impl FromStr for ShmChoice {
