@@ -1,6 +1,6 @@
 //! Leases: until when the memory of an object may not be reused, how much memory that is, and what waits for it.
 //!
-//! Time is cut into 512 buckets, the longest lease being 510 of them, in a ring. Each bucket counts the units whose last
+//! Time is cut into 512 buckets, the longest lease being at most 510 of them, in a ring. Each bucket counts the units whose last
 //! lease ends in it, and holds two queues: objects that eviction *set aside* because they were leased, and hidden ones in
 //! *quarantine*. As a bucket passes, both are dealt with, a few at a time. So nothing is ever searched for ended leases.
 //!
@@ -37,7 +37,8 @@ pub(super) enum Waiting {
 #[derive(Debug)]
 pub(super) struct LeaseWheel {
     buckets: Box<[Bucket]>,
-    bucket_millis: u64,
+    /// A bucket spans two to the power of this many milliseconds: dividing by a shift, at every lease.
+    bucket_millis_log2: u32,
     /// Number of the first bucket whose leases still count.
     first_counted: u64,
     /// Number of the first bucket whose queues may have something that is due.
@@ -52,7 +53,7 @@ impl LeaseWheel {
         let millis = u64::try_from(max_lease_ttl.as_millis()).unwrap_or(u64::MAX);
         Self {
             buckets: vec![Bucket::default(); BUCKETS as usize].into_boxed_slice(),
-            bucket_millis: millis.div_ceil(BUCKETS - 2).max(1),
+            bucket_millis_log2: millis.div_ceil(BUCKETS - 2).max(1).next_power_of_two().ilog2(),
             first_counted: 0,
             first_undrained: 0,
             leased_units: 0,
@@ -62,7 +63,7 @@ impl LeaseWheel {
 
     /// Stops counting the leases of buckets that have passed.
     pub(super) fn advance(&mut self, now: ShardMillis) {
-        let current = now.0 / self.bucket_millis;
+        let current = self.bucket_number(now);
         let passed = current.saturating_sub(self.first_counted).min(BUCKETS);
         for number in self.first_counted..self.first_counted + passed {
             let bucket = self.bucket(number);
@@ -74,13 +75,14 @@ impl LeaseWheel {
 
     /// Counts `units` as leased until `end`. `advance` was called for the present moment.
     fn count(&mut self, end: ShardMillis, units: u32) {
-        self.bucket(end.0 / self.bucket_millis).leased_units += u64::from(units);
+        let number = self.bucket_number(end);
+        self.bucket(number).leased_units += u64::from(units);
         self.leased_units += u64::from(units);
     }
 
     /// Takes back what `count` counted, if its bucket hasn't passed.
     pub(super) fn discount(&mut self, end: ShardMillis, units: u32) {
-        let number = end.0 / self.bucket_millis;
+        let number = self.bucket_number(end);
         if end != ShardMillis::default() && number >= self.first_counted {
             let bucket = self.bucket(number);
             bucket.leased_units = bucket.leased_units.saturating_sub(u64::from(units));
@@ -103,11 +105,11 @@ impl LeaseWheel {
     /// The next object whose wait is over; it no longer waits.
     pub(super) fn pop_due(&mut self, slots: &mut Slots, now: ShardMillis) -> Option<(SlotId, Waiting)> {
         if self.waiting == 0 {
-            self.first_undrained = now.0 / self.bucket_millis;
+            self.first_undrained = self.bucket_number(now);
             return None;
         }
         // After a long sleep everything is due, and one turn of the ring finds it.
-        let current = now.0 / self.bucket_millis;
+        let current = self.bucket_number(now);
         self.first_undrained = self.first_undrained.max(current.saturating_sub(BUCKETS));
         while self.first_undrained < current {
             for waiting in [Waiting::Quarantined, Waiting::SetAside] {
@@ -144,16 +146,22 @@ impl LeaseWheel {
     pub(super) fn next_end(&mut self) -> Option<ShardMillis> {
         let first = self.first_counted;
         let next = (first..first + BUCKETS).find(|number| self.bucket(*number).leased_units > 0)?;
-        Some(ShardMillis((next + 1) * self.bucket_millis))
+        Some(ShardMillis((next + 1) << self.bucket_millis_log2))
     }
 
     /// Milliseconds that a bucket spans.
     pub(super) fn bucket_millis(&self) -> u64 {
-        self.bucket_millis
+        1 << self.bucket_millis_log2
+    }
+
+    #[inline]
+    fn bucket_number(&self, time: ShardMillis) -> u64 {
+        time.0 >> self.bucket_millis_log2
     }
 
     fn queue(&mut self, end: ShardMillis, waiting: Waiting) -> &mut Queue {
-        let bucket = self.bucket(end.0 / self.bucket_millis);
+        let number = self.bucket_number(end);
+        let bucket = self.bucket(number);
         match waiting {
             Waiting::SetAside => &mut bucket.set_aside,
             Waiting::Quarantined => &mut bucket.quarantined,
@@ -168,7 +176,7 @@ impl LeaseWheel {
 impl Shard {
     /// Grants the object a lease from `now` on, of the current length. Returns it in whole milliseconds.
     pub(super) fn grant_lease(&mut self, now: Instant, slot: SlotId) -> u32 {
-        let end = self.millis_rounded_up(now.plus(self.lease_ttl));
+        let end = self.millis_rounded_up(now.plus_nanos(u64::from(self.lease_ms) * 1_000_000));
         let old_end = self.slots.lease_end(slot);
         if end > old_end {
             let units = self.slots.units(slot);
@@ -184,7 +192,7 @@ impl Shard {
                 self.leases.wait(&mut self.slots, slot, Waiting::SetAside);
             }
         }
-        u32::try_from(self.lease_ttl.as_millis()).unwrap_or(u32::MAX)
+        self.lease_ms
     }
 
     /// Whether the last lease on the object has ended at `now`.

@@ -151,7 +151,8 @@ pub struct Shard {
     hard_pinned: Queue,
     /// Which leases end when, and what waits for that.
     leases: LeaseWheel,
-    lease_ttl: Duration,
+    /// Length of the leases granted now, in milliseconds.
+    lease_ms: u32,
     unfinished: Slab<UnfinishedPut>,
     peers: HashMap<PeerId, PeerPuts>,
     /// Peers that are gone and whose unfinished puts `tick` ends.
@@ -192,7 +193,7 @@ impl Shard {
             soft_pinned: Lru::default(),
             hard_pinned: Queue::new(),
             leases: LeaseWheel::new(config.max_lease_ttl),
-            lease_ttl: config.lease_ttl.min(config.max_lease_ttl),
+            lease_ms: whole_millis(config.lease_ttl.min(config.max_lease_ttl)),
             unfinished: Slab::new(),
             peers: HashMap::new(),
             gone_peers: VecDeque::new(),
@@ -238,9 +239,10 @@ impl Shard {
         self.segment.word(PARKED_OFFSET).ok()
     }
 
-    /// How long leases granted from now on are: at most what the configuration allows. A drain shortens it.
+    /// How long leases granted from now on are, in whole milliseconds: at most what the configuration allows. A drain
+    /// shortens it.
     pub fn set_lease_ttl(&mut self, lease_ttl: Duration) {
-        self.lease_ttl = lease_ttl.min(self.config.max_lease_ttl);
+        self.lease_ms = whole_millis(lease_ttl.min(self.config.max_lease_ttl));
     }
 
     /// Plants faults, for a test to find.
@@ -248,6 +250,10 @@ impl Shard {
     pub fn plant_faults(&mut self, faults: PlantedFaults) {
         self.planted_faults = faults;
     }
+}
+
+fn whole_millis(duration: Duration) -> u32 {
+    u32::try_from(duration.as_millis()).unwrap_or(u32::MAX)
 }
 
 fn write_segment_page(config: &ShardConfig, segment: &mut Segment) -> Result<(), ExtentError> {

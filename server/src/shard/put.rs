@@ -495,7 +495,7 @@ mod tests {
         assert_eq!(shard.epoch(old.epoch_slot), old.epoch + 1);
         assert_eq!(shard.segment.slice(old.value_offset, 3).unwrap(), b"old");
         shard.check_range(old.slot, old.generation, old.value_offset, 3).unwrap();
-        shard.tick_until_quiet(at(5_100));
+        shard.tick_until_quiet(at(5_200));
         assert!(shard.check_range(old.slot, old.generation, old.value_offset, 3).is_err());
     }
 
