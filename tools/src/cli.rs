@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{bench, check};
+use crate::commands::{bench, check, exists, get, ls, put, rm, stat, top};
 
 /// Talk to Lanner servers, look at them, and measure them and this machine.
 ///
@@ -32,6 +32,22 @@ pub struct Cli {
 /// The commands of `lanner`; each is a file in `commands/`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Print the value of a key
+    Get(get::GetArguments),
+    /// Store a value under a key that is free
+    Put(put::PutArguments),
+    /// Store a value under a key, in place of the one that may be there
+    Upsert(put::PutArguments),
+    /// Ask whether keys are in the store
+    Exists(exists::ExistsArguments),
+    /// Remove keys
+    Rm(rm::RmArguments),
+    /// Say what is known of a key, or how each shard stands
+    Stat(stat::StatArguments),
+    /// List keys
+    Ls(ls::LsArguments),
+    /// Watch a server's shards
+    Top(top::TopArguments),
     /// Say what this machine offers and lacks for Lanner, and what mends it
     Check(check::CheckArguments),
     /// Measure

@@ -41,6 +41,9 @@ pub enum Failure {
     /// Standard output could not be written.
     #[error("standard output: {0}")]
     Output(io::Error),
+    /// Something that isn't a store can't be reached, with the likely cause.
+    #[error("{0}")]
+    Unreachable(String),
     /// What the store answered.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -56,6 +59,7 @@ impl Failure {
             // Whoever closed the pipe (`lanner ls | head`) has what was wanted.
             Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitStatus::Done,
             Failure::Output(_) => ExitStatus::No,
+            Failure::Unreachable(_) => ExitStatus::Unreachable,
             Failure::Store(error) => status_of_store_error(error),
         }
     }
@@ -108,6 +112,7 @@ mod tests {
             (Failure::Store(StoreError::NotFound { index: 0 }), ExitStatus::No),
             (Failure::Store(StoreError::InvalidKey { index: 0, bytes: 0 }), ExitStatus::WrongUse),
             (Failure::Store(unreachable), ExitStatus::Unreachable),
+            (Failure::Unreachable("refused".into()), ExitStatus::Unreachable),
         ];
         for (failure, wanted) in cases {
             assert_eq!(failure.status(), wanted, "{failure}");

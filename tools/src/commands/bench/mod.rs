@@ -1,0 +1,56 @@
+//! `lanner bench`: the measurements, one file for each with its flags, and what they have in common.
+
+pub mod floor;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use crate::bench::floor::cores::CorePair;
+use crate::bench::plot;
+use crate::bench::report::Report;
+use crate::exit::{ExitStatus, Failure};
+
+/// The measurements.
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// Measure this machine's own limits: what the same bytes cost without a store
+    Floor(floor::FloorArguments),
+}
+
+/// Flags that every measurement has.
+#[derive(Debug, Args)]
+pub struct CommonArguments {
+    /// Draw the results into an SVG file
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+    /// Seed of all random choices
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    seed: u64,
+    /// CPUs of who asks and of who answers a limit [default: the first two cores of a NUMA node]
+    #[arg(long, value_name = "CLIENT,SERVER")]
+    cores: Option<CorePair>,
+}
+
+/// Runs a measurement and prints its report.
+///
+/// # Errors
+/// What kept it from measuring or from writing its report.
+pub fn run(command: &BenchCommand, json: bool) -> Result<ExitStatus, Failure> {
+    match command {
+        BenchCommand::Floor(arguments) => floor::run(arguments, json),
+    }
+}
+
+/// Prints a report, draws it if asked to, and says whether all went right.
+fn finish(report: &Report, common: &CommonArguments, json: bool) -> Result<ExitStatus, Failure> {
+    let mut output = io::stdout().lock();
+    let written = if json { report.write_json(&mut output) } else { report.write_table(&mut output) };
+    written.and_then(|()| output.flush()).map_err(Failure::Output)?;
+    if let Some(path) = &common.plot {
+        plot::write_svg(report, path)?;
+    }
+    let errors: u64 = report.results.iter().map(|row| row.errors).sum();
+    Ok(if errors == 0 { ExitStatus::Done } else { ExitStatus::No })
+}

@@ -1,0 +1,119 @@
+//! `lanner stat`: what is known of one object, or how each shard stands.
+
+use bytesize::ByteSize;
+use clap::Args;
+use comfy_table::{Cell, CellAlignment, Table, presets};
+use lanner_client::Client;
+use serde_json::{Map, Value, json};
+
+use super::store::{self, KeyFormat};
+use crate::exit::{ExitStatus, Failure};
+
+/// Flags of `lanner stat`.
+#[derive(Args, Debug)]
+pub struct StatArguments {
+    /// The key of one object; without it, all shards
+    #[arg(value_name = "KEY")]
+    key: Option<String>,
+    #[command(flatten)]
+    format: KeyFormat,
+}
+
+/// Prints what the store says of an object or of its shards.
+///
+/// # Errors
+/// What the store says, output that can't be written.
+pub fn run(arguments: &StatArguments, url: &str, json: bool) -> Result<ExitStatus, Failure> {
+    let client = store::connect(url)?;
+    match &arguments.key {
+        Some(word) => object(&client, &arguments.format.parse(word)?, arguments.format, json)?,
+        None => shards(&client, json)?,
+    }
+    Ok(ExitStatus::Done)
+}
+
+fn object(client: &Client, key: &[u8], format: KeyFormat, json: bool) -> Result<(), Failure> {
+    let value_bytes = client.size(key)?;
+    let transport = client.transport_for(key)?;
+    if json {
+        let mut answer = store::about_key(key);
+        answer.insert("value_bytes".to_owned(), value_bytes.into());
+        answer.insert("transport".to_owned(), transport.into());
+        return store::print_json(&answer);
+    }
+    store::print(format!("{}: {value_bytes} bytes, reached over {transport}\n", format.show(key)).as_bytes())
+}
+
+fn shards(client: &Client, json: bool) -> Result<(), Failure> {
+    let stats = client.stats()?;
+    let parse = |(server, text): &(String, String)| {
+        let stats: Value = serde_json::from_str(text).unwrap_or_default();
+        (server.clone(), stats)
+    };
+    let stats: Vec<(String, Value)> = stats.iter().map(parse).collect();
+    if json {
+        let answer = |(server, stats): &(String, Value)| json!({ "server": server, "stats": stats });
+        return store::print_json(&stats.iter().map(answer).collect::<Vec<_>>());
+    }
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(COLUMNS);
+    for (server, stats) in &stats {
+        let mut cells = vec![Cell::new(server)];
+        let number = |name: &str| stats[name].as_u64().unwrap_or(0);
+        cells.extend(cells_of(&number, &stats["look_ups"]));
+        table.add_row(cells);
+    }
+    let lines = table.lines().map(|line| format!("{}\n", line.trim_end())).collect::<String>();
+    store::print(lines.as_bytes())
+}
+
+const COLUMNS: [&str; 9] =
+    ["server", "objects", "used", "capacity", "leased", "hit rate", "puts", "evicted", "index B/object"];
+
+/// All columns but the server's.
+fn cells_of(number: &dyn Fn(&str) -> u64, look_ups: &Value) -> Vec<Cell> {
+    let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
+    let size = |bytes: u64| right(ByteSize(bytes).display().iec().to_string());
+    let (objects, capacity) = (number("objects"), number("capacity_bytes"));
+    let evicted =
+        ["evicted_ahead", "evicted_for_demand", "evicted_as_neighbour"].map(number).iter().sum::<u64>();
+    vec![
+        right(objects.to_string()),
+        size(capacity.saturating_sub(number("free_bytes"))),
+        size(capacity),
+        size(number("leased_bytes")),
+        right(hit_rate(look_ups).map_or("-".to_owned(), |rate| format!("{:.1} %", rate * 100.0))),
+        right((number("puts") + number("upserts")).to_string()),
+        right(evicted.to_string()),
+        right(number("index_bytes").checked_div(objects).map_or("-".to_owned(), |bytes| bytes.to_string())),
+    ]
+}
+
+/// The part of the keys that were asked for and found, over all operations that read; `None` before the first.
+#[must_use]
+pub fn hit_rate(look_ups: &Value) -> Option<f64> {
+    let empty = Map::new();
+    let operations = look_ups.as_object().unwrap_or(&empty);
+    let reads = operations.iter().filter(|(name, _)| *name != "remove" && *name != "put");
+    let (hits, misses) = reads.fold((0, 0), |(hits, misses), (_, counts)| {
+        let number = |name: &str| counts[name].as_u64().unwrap_or(0);
+        (hits + number("hits"), misses + number("misses"))
+    });
+    (hits + misses > 0).then(|| hits as f64 / (hits + misses) as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Shows what counts as a read, and that no reads have no rate rather than one of zero.
+    #[test]
+    fn the_hit_rate_is_that_of_reads() {
+        assert_eq!(hit_rate(&Value::Null), None);
+        let look_ups = json!({
+            "get": { "hits": 2, "misses": 1 }, "exists": { "hits": 1, "misses": 0 }, "remove": { "hits": 9, "misses": 9 }
+        });
+        assert_eq!(hit_rate(&look_ups), Some(0.75));
+    }
+}

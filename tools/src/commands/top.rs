@@ -1,0 +1,204 @@
+//! `lanner top`: how a server's shards stand and what they do, live, from `/shards` of its admin endpoint.
+
+use std::io::{self, IsTerminal};
+use std::thread;
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use clap::Args;
+use comfy_table::{Cell, CellAlignment, Table, presets};
+use serde_json::Value;
+
+use super::stat::hit_rate;
+use super::store;
+use crate::exit::{ExitStatus, Failure};
+
+/// Longer than an admin endpoint takes that answers at all.
+const TIME_OUT: Duration = Duration::from_secs(2);
+
+/// Clears a terminal and goes to its first line.
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+/// Flags of `lanner top`.
+#[derive(Args, Debug)]
+pub struct TopArguments {
+    /// The server's admin endpoint
+    #[arg(long, default_value = "http://127.0.0.1:7412", value_name = "URL")]
+    admin: String,
+    /// Print once and end
+    #[arg(long)]
+    once: bool,
+    /// Time between two looks
+    #[arg(long, default_value = "1s", value_name = "TIME", value_parser = humantime::parse_duration)]
+    interval: Duration,
+}
+
+/// Prints again and again until it is interrupted, or once. Under `--json` each look is the endpoint's own answer, on a line.
+///
+/// # Errors
+/// An endpoint that can't be reached or is none, output that can't be written.
+pub fn run(arguments: &TopArguments, json: bool) -> Result<ExitStatus, Failure> {
+    let mut before = None;
+    loop {
+        let now = ask(&arguments.admin)?;
+        if json {
+            store::print_json(&now)?;
+        } else {
+            let clear = if io::stdout().is_terminal() && !arguments.once { CLEAR } else { "" };
+            store::print(format!("{clear}{}", screen(&now, before.as_ref())).as_bytes())?;
+        }
+        if arguments.once {
+            return Ok(ExitStatus::Done);
+        }
+        before = Some(now);
+        thread::sleep(arguments.interval);
+    }
+}
+
+fn ask(admin: &str) -> Result<Value, Failure> {
+    let admin = if admin.contains("://") { admin.to_owned() } else { format!("http://{admin}") };
+    let url = format!("{}/shards", admin.trim_end_matches('/'));
+    let unreachable = |reason: String| {
+        Failure::Unreachable(format!(
+            "no admin endpoint at {admin}: {reason}; the server's --admin says where it is"
+        ))
+    };
+    let agent: ureq::Agent = ureq::Agent::config_builder().timeout_global(Some(TIME_OUT)).build().into();
+    let mut answer = agent.get(&url).call().map_err(|error| unreachable(error.to_string()))?;
+    let text = answer.body_mut().read_to_string().map_err(|error| unreachable(error.to_string()))?;
+    serde_json::from_str(&text)
+        .map_err(|_| unreachable("it answers with something else than shards".to_owned()))
+}
+
+/// Two lines on the server, and a table with a line for each shard of each tenant. Rates are those since the look `before`.
+fn screen(now: &Value, before: Option<&Value>) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+    let uptime = Duration::from_secs(now["uptime_ms"].as_u64().unwrap_or(0) / 1000);
+    let mut screen = format!(
+        "lanner {}, {}, up {}, boot {}\n\n",
+        text(&now["version"]),
+        text(&now["phase"]),
+        humantime::format_duration(uptime),
+        text(&now["boot"])
+    );
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header([
+        "shard",
+        "tenant",
+        "objects",
+        "used",
+        "of",
+        "leased",
+        "hit rate",
+        "reads/s",
+        "puts/s",
+        "evicted/s",
+        "in/s",
+        "out/s",
+        "tcp",
+        "shm",
+    ]);
+    let empty = Vec::new();
+    for shard in now["shards"].as_array().unwrap_or(&empty) {
+        let earlier = before.and_then(|before| same_shard(before, shard));
+        let seconds = seconds_between(now, before);
+        table.add_row(row(shard, earlier, seconds));
+    }
+    for line in table.lines() {
+        screen.push_str(line.trim_end());
+        screen.push('\n');
+    }
+    screen
+}
+
+fn same_shard<'a>(before: &'a Value, shard: &Value) -> Option<&'a Value> {
+    let is_same = |other: &&Value| other["shard"] == shard["shard"] && other["tenant"] == shard["tenant"];
+    before["shards"].as_array()?.iter().find(is_same)
+}
+
+/// Seconds between two looks at the same life of a server.
+fn seconds_between(now: &Value, before: Option<&Value>) -> Option<f64> {
+    let before = before.filter(|before| before["boot"] == now["boot"])?;
+    let millis = now["uptime_ms"].as_u64()?.checked_sub(before["uptime_ms"].as_u64()?)?;
+    (millis > 0).then_some(millis as f64 / 1000.0)
+}
+
+fn row(shard: &Value, before: Option<&Value>, seconds: Option<f64>) -> Vec<Cell> {
+    let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
+    let size = |bytes: u64| ByteSize(bytes).display().iec().to_string();
+    let stats = &shard["stats"];
+    let number = |value: &Value, name: &str| value["stats"][name].as_u64().unwrap_or(0);
+    let rate = |count: &dyn Fn(&Value) -> u64| {
+        let (before, seconds) = (before?, seconds?);
+        Some(count(shard).saturating_sub(count(before)) as f64 / seconds)
+    };
+    let counted = |rate: Option<f64>| right(rate.map_or("-".to_owned(), |rate| format!("{rate:.0}")));
+    let sized = |rate: Option<f64>| right(rate.map_or("-".to_owned(), |rate| size(rate as u64)));
+    let capacity = number(shard, "capacity_bytes");
+    let evictions = |value: &Value| {
+        ["evicted_ahead", "evicted_for_demand", "evicted_as_neighbour"]
+            .iter()
+            .map(|name| number(value, name))
+            .sum()
+    };
+    let tenant = shard["tenant"].as_str().filter(|tenant| !tenant.is_empty()).unwrap_or("(default)");
+    vec![
+        right(shard["shard"].to_string()),
+        Cell::new(tenant),
+        right(number(shard, "objects").to_string()),
+        right(size(capacity.saturating_sub(number(shard, "free_bytes")))),
+        right(size(capacity)),
+        right(size(number(shard, "leased_bytes"))),
+        right(hit_rate(&stats["look_ups"]).map_or("-".to_owned(), |rate| format!("{:.1} %", rate * 100.0))),
+        counted(rate(&reads)),
+        counted(rate(&|value| number(value, "puts") + number(value, "upserts"))),
+        counted(rate(&evictions)),
+        sized(rate(&|value| value["transport"]["received_bytes"].as_u64().unwrap_or(0))),
+        sized(rate(&|value| value["transport"]["sent_bytes"].as_u64().unwrap_or(0))),
+        right(shard["transport"]["tcp_connections"].to_string()),
+        right(shard["transport"]["shm_lanes"].to_string()),
+    ]
+}
+
+/// Keys that were looked up, found or not.
+fn reads(shard: &Value) -> u64 {
+    let operations = shard["stats"]["look_ups"].as_object();
+    let counts = operations.into_iter().flatten().filter(|(name, _)| *name != "remove" && *name != "put");
+    counts
+        .map(|(_, counts)| counts["hits"].as_u64().unwrap_or(0) + counts["misses"].as_u64().unwrap_or(0))
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn answer(uptime_ms: u64, boot: &str, puts: u64) -> Value {
+        json!({
+            "version": "1", "boot": boot, "phase": "ready", "uptime_ms": uptime_ms,
+            "shards": [{
+                "shard": 0, "tenant": "", "stats": { "puts": puts, "objects": 5, "look_ups": {} },
+                "transport": { "tcp_connections": 3, "shm_lanes": 1 }
+            }]
+        })
+    }
+
+    fn words(screen: &str) -> Vec<String> {
+        screen.lines().last().unwrap_or("").split_whitespace().map(str::to_owned).collect()
+    }
+
+    /// Shows that rates are those between two looks, and that there are none after a restart or at the first look.
+    #[test]
+    fn rates_are_those_between_two_looks() {
+        let puts_per_second = |before: Option<Value>| {
+            let words = words(&screen(&answer(3000, "b", 500), before.as_ref()));
+            // From the right: shm, tcp, out, in, evicted, puts. Rates of bytes have a unit.
+            words.iter().any(|word| word == "250")
+        };
+        assert!(puts_per_second(Some(answer(1000, "b", 0))));
+        assert!(!puts_per_second(Some(answer(1000, "a", 0))));
+        assert!(!puts_per_second(None));
+    }
+}
