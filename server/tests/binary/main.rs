@@ -1,0 +1,191 @@
+//! The binary `lanner-server` as scripts and operators see it: the ready line, the endpoints, signals, and what it says when it
+//! can't be started.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Flags that keep a server small and away from others.
+const SMALL: [&str; 10] = [
+    "--listen",
+    "127.0.0.1:0",
+    "--admin",
+    "127.0.0.1:0",
+    "--memory",
+    "16MiB",
+    "--shards",
+    "1",
+    "--huge-pages",
+    "off",
+];
+
+fn command(flags: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lanner-server"));
+    command.args(flags).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// A server that is ready, and ends with the test.
+struct Served {
+    process: Child,
+    ready: String,
+}
+
+impl Served {
+    fn start(flags: &[&str]) -> Served {
+        let mut process = command(&SMALL).args(flags).spawn().expect("it runs");
+        let mut ready = String::new();
+        let output = process.stdout.take().expect("piped");
+        BufReader::new(output).read_line(&mut ready).expect("a line");
+        Served { process, ready }
+    }
+
+    fn field(&self, name: &str) -> &str {
+        let value = self.ready.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+        value.unwrap_or_else(|| panic!("no {name} in {:?}", self.ready))
+    }
+
+    fn signal(&self, signal: i32) {
+        let pid = rustix::process::Pid::from_raw(self.process.id() as i32).expect("a process");
+        let signal = rustix::process::Signal::from_named_raw(signal).expect("a signal");
+        rustix::process::kill_process(pid, signal).expect("sent");
+    }
+
+    /// How it ended, if it did within a time.
+    fn ended_within(&mut self, time: Duration) -> Option<ExitStatus> {
+        let began = Instant::now();
+        while began.elapsed() < time {
+            if let Some(status) = self.process.try_wait().expect("it is ours") {
+                return Some(status);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        None
+    }
+
+    fn said(&mut self) -> String {
+        let mut said = String::new();
+        let _ = self.process.stderr.take().expect("piped").read_to_string(&mut said);
+        said
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn ask(address: &str, path: &str) -> String {
+    let mut connection = TcpStream::connect(address).expect("connected");
+    write!(connection, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("asked");
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).expect("answered");
+    answer
+}
+
+/// Shows the ready line of the command-line contract, the endpoints, and a drain that ends with status 0.
+#[test]
+fn it_says_when_it_is_ready_and_drains() {
+    let mut server = Served::start(&[]);
+    assert!(server.ready.starts_with("ready listen=127.0.0.1:"), "{}", server.ready);
+    assert_eq!((server.field("shards"), server.field("memory")), ("1", "16777216"));
+    assert!(server.field("boot").len() == 32 && !server.field("listen").ends_with(":0"));
+    let admin = server.field("admin").to_owned();
+    assert!(ask(&admin, "/readyz").starts_with("HTTP/1.1 200"));
+    assert!(ask(&admin, "/metrics").contains("lanner_ready 1\n"));
+    server.signal(signal_hook::consts::SIGTERM);
+    let status = server.ended_within(Duration::from_secs(5)).expect("it ends");
+    assert_eq!(status.code(), Some(0), "{}", server.said());
+}
+
+/// Shows that one SIGINT drains, and that a second one ends a server that would still wait for its clients.
+#[test]
+fn a_second_interrupt_ends_it_at_once() {
+    let mut server = Served::start(&[]);
+    server.signal(signal_hook::consts::SIGINT);
+    assert_eq!(server.ended_within(Duration::from_secs(5)).and_then(|status| status.code()), Some(0));
+    // Two at once: the handler of the second finds the first.
+    let mut server = Served::start(&[]);
+    server.signal(signal_hook::consts::SIGINT);
+    server.signal(signal_hook::consts::SIGINT);
+    let code = server.ended_within(Duration::from_secs(5)).and_then(|status| status.code());
+    // Both may be delivered as one, which is then a drain.
+    assert!(matches!(code, Some(0 | 130)), "{code:?}");
+}
+
+/// Checks that a server doesn't start: within a second, with status 2 and one line that says `wanted`.
+fn refused(flags: &[&str], wanted: &str) {
+    let began = Instant::now();
+    let Output { status, stdout, stderr } = command(flags).output().expect("it runs");
+    let said = String::from_utf8_lossy(&stderr).into_owned();
+    assert_eq!(status.code(), Some(2), "{flags:?}: {said}");
+    assert!(began.elapsed() < Duration::from_secs(2), "{flags:?} took {:?}", began.elapsed());
+    assert!(stdout.is_empty(), "{flags:?}");
+    assert!(said.contains(wanted) && said.lines().count() == 1, "{flags:?}: {said}");
+}
+
+/// Shows that a port in use, of clients or of the admin endpoint, is named with how to find its owner (scenario 22).
+#[test]
+fn a_port_in_use_is_named() {
+    let other = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let taken = other.local_addr().expect("bound").to_string();
+    for flag in ["--listen", "--admin"] {
+        let mut flags = SMALL.to_vec();
+        let place = flags.iter().position(|word| *word == flag).expect("there");
+        flags[place + 1] = &taken;
+        refused(&flags, &taken);
+        refused(&flags, "ss -ltnp");
+    }
+}
+
+/// Shows that what can't be meant or had is said in one line.
+#[test]
+fn what_cannot_be_started_is_said_in_one_line() {
+    refused(&["--memory", "1PiB", "--shards", "1"], "--memory");
+    refused(&["--memory", "200GiB", "--shards", "1"], "--memory");
+    refused(&["--no-such-flag"], "--no-such-flag");
+    refused(&["--config", "/no/such/file"], "/no/such/file");
+    refused(&["--policy", "adaptive"], "adaptive");
+}
+
+/// Shows that what `--print-config` prints starts the same server, and that nothing is left running by it.
+#[test]
+fn a_printed_configuration_starts_a_server() {
+    let output = command(&SMALL).args(["--print-config", "--lease-ttl", "700ms"]).output().expect("it runs");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let path = std::env::temp_dir().join(format!("lanner-config-{}.toml", std::process::id()));
+    std::fs::write(&path, &output.stdout).expect("written");
+    let again =
+        command(&["--config", path.to_str().expect("text"), "--print-config"]).output().expect("it runs");
+    assert_eq!(String::from_utf8_lossy(&again.stdout), String::from_utf8_lossy(&output.stdout));
+    let mut server = Command::new(env!("CARGO_BIN_EXE_lanner-server"));
+    let mut process = server
+        .arg("--config")
+        .arg(&path)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it runs");
+    let mut ready = String::new();
+    BufReader::new(process.stdout.take().expect("piped")).read_line(&mut ready).expect("a line");
+    process.kill().expect("ours");
+    process.wait().expect("ours");
+    assert!(ready.contains("memory=16777216"), "{ready}");
+    std::fs::remove_file(&path).expect("removed");
+}
+
+/// Shows what a server does without, said once on standard error, and nothing of it when that was asked for.
+#[test]
+fn what_it_does_without_is_said_once() {
+    let said = |flags: &[&str]| {
+        let mut server = Served::start(flags);
+        server.signal(signal_hook::consts::SIGTERM);
+        server.ended_within(Duration::from_secs(5)).expect("it ends");
+        server.said()
+    };
+    assert_eq!(said(&[]).matches("RDMA").count(), 2, "in one line");
+    assert_eq!(said(&["--rdma", "off", "--log", "off"]), "");
+}
