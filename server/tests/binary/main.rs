@@ -4,7 +4,9 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use lanner_shared::time::Clock;
 
 /// Flags that keep a server small and away from others.
 const SMALL: [&str; 10] = [
@@ -54,8 +56,8 @@ impl Served {
 
     /// How it ended, if it did within a time.
     fn ended_within(&mut self, time: Duration) -> Option<ExitStatus> {
-        let began = Instant::now();
-        while began.elapsed() < time {
+        let began = Clock.now();
+        while Clock.now().since(began) < time {
             if let Some(status) = self.process.try_wait().expect("it is ours") {
                 return Some(status);
             }
@@ -118,11 +120,15 @@ fn a_second_interrupt_ends_it_at_once() {
 
 /// Checks that a server doesn't start: within a second, with status 2 and one line that says `wanted`.
 fn refused(flags: &[&str], wanted: &str) {
-    let began = Instant::now();
+    let began = Clock.now();
     let Output { status, stdout, stderr } = command(flags).output().expect("it runs");
     let said = String::from_utf8_lossy(&stderr).into_owned();
     assert_eq!(status.code(), Some(2), "{flags:?}: {said}");
-    assert!(began.elapsed() < Duration::from_secs(2), "{flags:?} took {:?}", began.elapsed());
+    assert!(
+        Clock.now().since(began) < Duration::from_secs(2),
+        "{flags:?} took {:?}",
+        Clock.now().since(began)
+    );
     assert!(stdout.is_empty(), "{flags:?}");
     assert!(said.contains(wanted) && said.lines().count() == 1, "{flags:?}: {said}");
 }

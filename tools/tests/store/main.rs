@@ -1,0 +1,5 @@
+//! The binary `lanner` against a real `lanner-server`: what it prints on which stream, and its exit status.
+
+mod commands;
+mod support;
+mod top;
