@@ -1,5 +1,8 @@
 //! Calls in two halves, for a caller that overlaps them: `submit_…` starts one, [`Pending::poll`] asks whether it's done.
 //!
+//! The first call to a shard goes out at once; those that are submitted while it's unanswered go out together, when the first
+//! of them is polled or 16 KiB have come together.
+//!
 //! A caller's buffers are written only inside `poll` and `wait`, so a [`Pending`] may be dropped or forgotten at any time:
 //! the call is then given up, and nobody writes into its buffers any more. A `Pending` belongs to the thread that made it.
 

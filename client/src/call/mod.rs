@@ -110,6 +110,9 @@ pub(crate) fn drive(
         if let Err(error) = submit(exchange, connection, request) {
             return finish(exchange, Err(error));
         }
+        if connection.holds_back() {
+            return Poll::Pending;
+        }
     }
     if matches!(exchange.state, State::Answered { .. }) {
         return drive_rest(exchange, lane, request);

@@ -26,6 +26,9 @@ const MAX_PENDING: usize = 4096;
 /// A payload of at most this many bytes is queued with its frame and goes out with it in one write.
 pub(crate) const QUEUED_PAYLOAD_BYTES: usize = 32 << 10;
 
+/// With this many bytes waiting, requests go out without waiting for more.
+const HELD_BACK_BYTES: usize = 16 << 10;
+
 /// Who takes the reply to a request.
 pub(crate) trait Receiver {
     /// The reply without its payload. An error is given to the caller, and the payload skipped.
@@ -168,8 +171,18 @@ impl Connection {
         } else {
             self.writer = Some(Writer { request_id, remaining: payload.len() as u64 });
         }
+        self.transport.end_request(&mut self.outbound);
         self.pending.push(request_id);
         Ok(request_id)
+    }
+
+    /// Whether the request that was just queued may wait for the next ones: an answer is outstanding, so somebody will poll
+    /// for that soon and write this one too. So requests that are submitted one after the other go out together, and one alone
+    /// goes out at once.
+    pub fn holds_back(&self) -> bool {
+        self.pending.len() > 1
+            && self.writer.is_none()
+            && self.outbound.len() - self.outbound_done < HELD_BACK_BYTES
     }
 
     /// Writes what is queued, as far as it goes now. Whether all of it is out.
@@ -401,6 +414,15 @@ impl Transport {
         match self {
             Transport::Tcp(_) => payload_bytes <= QUEUED_PAYLOAD_BYTES,
             Transport::Shm(_) => payload_bytes as u64 <= lanner_shared::shm::lane_page::INLINE_PAYLOAD_BYTES,
+        }
+    }
+
+    /// Pads what is queued so that the next request may follow it.
+    #[inline]
+    fn end_request(&self, outbound: &mut Vec<u8>) {
+        match self {
+            Transport::Tcp(_) => {}
+            Transport::Shm(_) => shm::pad_to_line(outbound),
         }
     }
 

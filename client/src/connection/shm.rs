@@ -153,6 +153,13 @@ impl ShmTransport {
     const _LINES: () = assert!(LINE_DATA_BYTES >= HEADER_BYTES, "a header comes with the first line");
 }
 
+/// Pads queued frames to whole lines: each frame starts on a fresh one, also when several are pushed at once.
+#[inline]
+pub(super) fn pad_to_line(queued: &mut Vec<u8>) {
+    let whole = queued.len().next_multiple_of(LINE_DATA_BYTES);
+    queued.resize(whole, 0);
+}
+
 /// A mapped lane. Layout: [`lanner_shared::shm::lane_page`].
 #[derive(Debug)]
 struct LaneMemory {
