@@ -103,6 +103,8 @@ impl Pump {
                 now,
                 stats: crate::transport::stats::TransportStats::default(),
                 is_draining: false,
+                partial_bytes: 0,
+                reply_bytes: 0,
                 identity: parts.identity.clone(),
             },
             tcp: Tcp::default(),

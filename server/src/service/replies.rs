@@ -21,6 +21,10 @@ const FULL_BYTES: u64 = 1 << 20;
 /// The same in pieces.
 const FULL_PIECES: usize = 4096;
 
+/// A buffer that has grown beyond this is given back when it's empty: many connections have a long answer now and then, few
+/// have one all the time.
+const KEPT_BYTES: usize = 64 << 10;
+
 /// Where the next bytes to send are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece {
@@ -183,7 +187,16 @@ impl Replies {
         if self.pieces.is_empty() {
             self.bytes.clear();
             self.pieced = 0;
+            if self.bytes.capacity() > KEPT_BYTES {
+                self.bytes = Vec::new();
+            }
         }
+    }
+
+    /// Memory that is held here.
+    #[inline]
+    pub fn held_bytes(&self) -> usize {
+        self.bytes.capacity()
     }
 
     /// Lets go of everything: the connection has ended.

@@ -34,6 +34,10 @@ pub struct Core {
     pub stats: TransportStats,
     /// The server is draining.
     pub is_draining: bool,
+    /// Bytes that connections hold of requests that haven't arrived whole.
+    pub partial_bytes: u64,
+    /// Bytes that connections hold of answers that weren't taken yet.
+    pub reply_bytes: u64,
     /// Who the server is.
     pub identity: Arc<Identity>,
 }

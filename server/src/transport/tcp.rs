@@ -12,13 +12,18 @@
 //! read slows only itself.
 
 use super::{Core, Transport};
-use crate::config::memory_plan::RECEIVE_BUFFER_BYTES;
+use crate::config::memory_plan::{PARTIAL_FRAME_BYTES, RECEIVE_BUFFER_BYTES, REPLY_BYTES};
 use crate::pump::ring::{Completion, Operation, OperationKind};
 use crate::service::Caller;
 use crate::service::inbound::{Inbound, PayloadTarget};
 use crate::service::replies::{Piece, Replies};
 use crate::shard::PutTicket;
+use lanner_shared::Error;
+use lanner_shared::error::Limit;
 use lanner_shared::time::Instant;
+use lanner_shared::wire::Opcode;
+use lanner_shared::wire::error::append_reply;
+use lanner_shared::wire::header::Header;
 use slab::Slab;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -56,6 +61,8 @@ struct Peer {
     is_sending: bool,
     queued: Replies,
     message: Message,
+    /// What this connection holds of [`Core::partial_bytes`] and [`Core::reply_bytes`].
+    held: (u64, u64),
     /// When something last moved.
     progress: Instant,
     ending: Ending,
@@ -100,6 +107,7 @@ impl Tcp {
     fn advance(&mut self, core: &mut Core, index: usize) {
         let Some(peer) = self.peers.get_mut(index) else { return };
         peer.serve(core);
+        peer.account(core);
         peer.send(core, index);
         peer.receive(core, index);
         if peer.is_over() {
@@ -109,6 +117,8 @@ impl Tcp {
 
     fn remove(&mut self, core: &mut Core, index: usize) {
         let mut peer = self.peers.remove(index);
+        core.partial_bytes -= peer.held.0;
+        core.reply_bytes -= peer.held.1;
         let shard = &mut core.shards[peer.tenant];
         peer.sending.drop_all(shard, core.now);
         peer.queued.drop_all(shard, core.now);
@@ -187,6 +197,7 @@ impl Peer {
             is_sending: false,
             queued: Replies::default(),
             message,
+            held: (0, 0),
             progress: now,
             ending: Ending::No,
         }
@@ -233,6 +244,10 @@ impl Peer {
         {
             return;
         }
+        // Answers take up what all connections together may hold: those that wait for theirs come first.
+        if core.reply_bytes > REPLY_BYTES && !(self.queued.is_empty() && self.sending.is_empty()) {
+            return;
+        }
         self.caller.is_draining = core.is_draining;
         let shard = &mut core.shards[self.tenant];
         let bytes = &self.buffer[self.start..self.end];
@@ -245,6 +260,24 @@ impl Peer {
         }
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
+        }
+    }
+
+    /// Adds up what this connection holds, and ends it if requests that haven't arrived whole take up what all connections
+    /// together may hold of them.
+    #[inline]
+    fn account(&mut self, core: &mut Core) {
+        let partial = self.inbound.partial_bytes() as u64;
+        let replies = (self.queued.held_bytes() + self.sending.held_bytes()) as u64;
+        core.partial_bytes = core.partial_bytes + partial - self.held.0;
+        core.reply_bytes = core.reply_bytes + replies - self.held.1;
+        self.held = (partial, replies);
+        if partial > 0 && core.partial_bytes > PARTIAL_FRAME_BYTES {
+            let error = Error::Overloaded { what: Limit::PartialRequestBytes, limit: PARTIAL_FRAME_BYTES };
+            let header = Header::request(Opcode::Stats, core.shards[self.tenant].config().shard, 0, 0);
+            append_reply(self.queued.frame(), &header, &error, self.caller.boot, self.caller.version);
+            core.stats.connections_refused += 1;
+            self.ending = Ending::AfterReplies;
         }
     }
 
