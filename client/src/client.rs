@@ -107,6 +107,17 @@ impl Client {
         Ok(Client { inner: Arc::new(ClientInner { id, config, cluster }) })
     }
 
+    /// A client of servers that a simulator plays. `id` is the client's for its life; two clients of a thread differ in it.
+    #[cfg(feature = "simulation")]
+    #[must_use]
+    pub fn over_network(
+        id: u64,
+        config: ClientConfig,
+        servers: Vec<(crate::simulation::NetworkOf, lanner_shared::wire::hello::Welcome)>,
+    ) -> Client {
+        Client { inner: Arc::new(ClientInner { id, config, cluster: Cluster::simulated(servers) }) }
+    }
+
     /// The servers, as each described itself when it was last connected to.
     #[must_use]
     pub fn servers(&self) -> Vec<ServerInfo> {

@@ -30,6 +30,9 @@ pub(crate) struct Server {
     shards: AtomicU16,
     #[expect(clippy::disallowed_types, reason = "taken only while a connection is being made")]
     setup: std::sync::Mutex<Setup>,
+    /// In place of sockets.
+    #[cfg(feature = "simulation")]
+    network: Option<crate::simulation::NetworkOf>,
 }
 
 /// What is known of a server's present life.
@@ -64,6 +67,21 @@ impl Cluster {
         Ok(cluster)
     }
 
+    /// Meets servers whose network, memory and clock a simulator makes up.
+    #[cfg(feature = "simulation")]
+    pub fn simulated(networks: Vec<(crate::simulation::NetworkOf, Welcome)>) -> Cluster {
+        let candidate = |welcome: &Welcome| Candidate {
+            server_id: welcome.server_id.get(),
+            capacity_bytes: welcome.capacity_bytes.get(),
+        };
+        let candidates = networks.iter().map(|(_, welcome)| candidate(welcome)).collect();
+        let server = |(place, (network, welcome)): (usize, (crate::simulation::NetworkOf, Welcome))| Server {
+            network: Some(network),
+            ..Server::new(format!("simulated-{place}").into(), welcome)
+        };
+        Cluster { servers: networks.into_iter().enumerate().map(server).collect(), candidates }
+    }
+
     pub fn servers(&self) -> &[Server] {
         &self.servers
     }
@@ -92,6 +110,8 @@ impl Server {
             address,
             shards: AtomicU16::new(welcome.shards.get()),
             setup: std::sync::Mutex::new(Setup { welcome, life: None, mappings: Vec::new() }),
+            #[cfg(feature = "simulation")]
+            network: None,
         }
     }
 
@@ -99,6 +119,13 @@ impl Server {
     pub fn connect(&self, caller: Caller<'_>, shard: u16, serial: u64) -> Result<Connection> {
         // A thread that panicked here left a whole `Setup` behind: each of its steps replaces fields as a unit.
         let mut setup = self.setup.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        #[cfg(feature = "simulation")]
+        if let Some(network) = &self.network {
+            let joined = network.connect(shard)?;
+            setup.renew(joined.welcome);
+            self.shards.store(joined.welcome.shards.get(), Ordering::Relaxed);
+            return joined.into_connection(shard, serial, &mut setup.mappings);
+        }
         if caller.config.transport != TransportChoice::Tcp
             && let Ok(connection) = self.connect_shm(caller, &mut setup, shard, serial)
         {

@@ -200,6 +200,8 @@ impl Sleeper<'_> {
         match &mut self.set {
             WaitSet::Tcp { .. } => true,
             WaitSet::Shm { shm, .. } => shm.prepare_to_sleep(),
+            #[cfg(feature = "simulation")]
+            WaitSet::Simulated => false,
         }
     }
 
@@ -214,6 +216,8 @@ impl Sleeper<'_> {
                     shm.wake_sources().map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN));
                 polled.extend(sources);
             }
+            #[cfg(feature = "simulation")]
+            WaitSet::Simulated => {}
         }
     }
 
@@ -226,6 +230,8 @@ impl Sleeper<'_> {
         match &mut self.set {
             WaitSet::Tcp { .. } => true,
             WaitSet::Shm { shm, .. } => shm.after_sleep(),
+            #[cfg(feature = "simulation")]
+            WaitSet::Simulated => true,
         }
     }
 }

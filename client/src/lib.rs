@@ -28,6 +28,8 @@ mod lane;
 mod mapping;
 mod pending;
 mod placement;
+#[cfg(feature = "simulation")]
+pub mod simulation;
 mod snapshot;
 pub mod tensor;
 mod watcher;

@@ -32,6 +32,19 @@ impl ServerLife {
         Ok(life)
     }
 
+    /// A life whose end a simulator announces by [`ServerLife::end`].
+    #[cfg(feature = "simulation")]
+    pub fn simulated() -> std::io::Result<Arc<ServerLife>> {
+        let (socket, _) = UnixStream::pair()?;
+        Ok(Arc::new(ServerLife { is_over: AtomicBool::new(false), socket }))
+    }
+
+    /// What the watcher does when it sees the server's end.
+    #[cfg(feature = "simulation")]
+    pub fn end(&self) {
+        self.is_over.store(true, Ordering::Release);
+    }
+
     /// Whether the server has ended.
     #[inline]
     pub fn is_over(&self) -> bool {

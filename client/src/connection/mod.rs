@@ -46,6 +46,8 @@ pub(crate) trait Receiver {
 pub(crate) enum Transport {
     Tcp(tcp::TcpTransport),
     Shm(Box<shm::ShmTransport>),
+    #[cfg(feature = "simulation")]
+    Simulated(Box<crate::simulation::SimulatedTransport>),
 }
 
 /// What a transport has found out about its state; turned into an [`Error`] that fits the call by whoever knows it.
@@ -133,6 +135,8 @@ impl Connection {
         match &self.transport {
             Transport::Tcp(_) => None,
             Transport::Shm(shm) => Some(shm.mapping()),
+            #[cfg(feature = "simulation")]
+            Transport::Simulated(simulated) => simulated.mapping.as_ref(),
         }
     }
 
@@ -269,6 +273,8 @@ impl Connection {
         match &mut self.transport {
             Transport::Tcp(tcp) => WaitSet::Tcp { tcp, wants_room },
             Transport::Shm(shm) => WaitSet::Shm { shm, wants_room },
+            #[cfg(feature = "simulation")]
+            Transport::Simulated(_) => WaitSet::Simulated,
         }
     }
 
@@ -406,6 +412,9 @@ impl PutBy {
 pub(crate) enum WaitSet<'a> {
     Tcp { tcp: &'a mut tcp::TcpTransport, wants_room: bool },
     Shm { shm: &'a mut shm::ShmTransport, wants_room: bool },
+    /// Looking at the clock is what lets a simulated world go on, so nobody sleeps in it.
+    #[cfg(feature = "simulation")]
+    Simulated,
 }
 
 impl Transport {
@@ -414,6 +423,8 @@ impl Transport {
         match self {
             Transport::Tcp(_) => payload_bytes <= QUEUED_PAYLOAD_BYTES,
             Transport::Shm(_) => payload_bytes as u64 <= lanner_shared::shm::lane_page::INLINE_PAYLOAD_BYTES,
+            #[cfg(feature = "simulation")]
+            Transport::Simulated(_) => payload_bytes <= QUEUED_PAYLOAD_BYTES,
         }
     }
 
@@ -423,6 +434,8 @@ impl Transport {
         match self {
             Transport::Tcp(_) => {}
             Transport::Shm(_) => shm::pad_to_line(outbound),
+            #[cfg(feature = "simulation")]
+            Transport::Simulated(_) => {}
         }
     }
 
@@ -431,6 +444,8 @@ impl Transport {
         match self {
             Transport::Tcp(tcp) => tcp.write(bytes),
             Transport::Shm(shm) => shm.write(bytes),
+            #[cfg(feature = "simulation")]
+            Transport::Simulated(simulated) => simulated.stream.write(bytes),
         }
     }
 
@@ -439,6 +454,8 @@ impl Transport {
         match self {
             Transport::Tcp(tcp) => tcp.write(bytes),
             Transport::Shm(shm) => shm.write_staged(bytes),
+            #[cfg(feature = "simulation")]
+            Transport::Simulated(simulated) => simulated.stream.write(bytes),
         }
     }
 
@@ -447,6 +464,8 @@ impl Transport {
         match self {
             Transport::Tcp(tcp) => tcp.next_frame(),
             Transport::Shm(shm) => shm.next_frame(),
+            #[cfg(feature = "simulation")]
+            Transport::Simulated(simulated) => simulated.stream.next_frame(),
         }
     }
 
@@ -455,6 +474,8 @@ impl Transport {
         match self {
             Transport::Tcp(tcp) => tcp.body(header),
             Transport::Shm(shm) => shm.body(header),
+            #[cfg(feature = "simulation")]
+            Transport::Simulated(simulated) => simulated.stream.body(header),
         }
     }
 
@@ -464,6 +485,8 @@ impl Transport {
             Transport::Tcp(tcp) => tcp.read_payload(target),
             // Replies over shared memory carry descriptors; the values are read from the segment.
             Transport::Shm(_) => Err(Broken::Closed),
+            #[cfg(feature = "simulation")]
+            Transport::Simulated(simulated) => simulated.stream.read_payload(target),
         }
     }
 
@@ -472,6 +495,8 @@ impl Transport {
         match self {
             Transport::Tcp(tcp) => tcp.end_frame(),
             Transport::Shm(shm) => shm.end_frame(),
+            #[cfg(feature = "simulation")]
+            Transport::Simulated(simulated) => simulated.stream.end_frame(),
         }
     }
 }

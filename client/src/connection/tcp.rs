@@ -17,8 +17,8 @@ const DIRECT_BYTES: usize = 16 << 10;
 
 /// A connected socket and what was read ahead from it.
 #[derive(Debug)]
-pub(crate) struct TcpTransport {
-    stream: TcpStream,
+pub(crate) struct TcpTransport<S = TcpStream> {
+    stream: S,
     buffer: Vec<u8>,
     /// Bytes of the buffer that are not used up: `start..end`.
     start: usize,
@@ -28,8 +28,15 @@ pub(crate) struct TcpTransport {
 }
 
 impl TcpTransport {
+    /// The socket, to sleep on.
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+impl<S: Read + Write> TcpTransport<S> {
     /// Takes over a stream that has finished its handshake and doesn't block.
-    pub fn new(stream: TcpStream) -> TcpTransport {
+    pub fn new(stream: S) -> TcpTransport<S> {
         TcpTransport { stream, buffer: vec![0; BUFFER_BYTES], start: 0, end: 0, frame_bytes: 0 }
     }
 
@@ -93,11 +100,6 @@ impl TcpTransport {
         self.start += std::mem::take(&mut self.frame_bytes);
     }
 
-    /// The socket, to sleep on.
-    pub fn socket(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
-    }
-
     /// Makes room for `wanted` bytes from `start` on, all of them together.
     fn make_room(&mut self, wanted: usize) {
         if self.start == self.end {
@@ -128,7 +130,7 @@ impl TcpTransport {
 
 /// What can be read now; 0 if that's nothing.
 #[inline]
-fn read_some(stream: &mut TcpStream, target: &mut [u8]) -> Result<usize, Broken> {
+fn read_some(stream: &mut impl Read, target: &mut [u8]) -> Result<usize, Broken> {
     match stream.read(target) {
         Ok(0) => Err(Broken::Closed),
         Ok(read) => Ok(read),

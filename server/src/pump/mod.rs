@@ -137,6 +137,9 @@ impl Pump {
                 self.next_yield = Clock.now().plus(YIELD);
             }
         }
+        if let Some(acceptor) = &self.acceptor {
+            acceptor.stop();
+        }
         self.tcp.end_all(&mut self.core);
         self.report();
     }

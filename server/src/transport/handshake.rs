@@ -63,7 +63,15 @@ struct Newcomer {
 #[derive(Clone, Copy, Debug)]
 enum Stage {
     Hello,
-    Proof { hello: Hello, version: u8, tenant: usize, challenge: Challenge },
+    Proof {
+        hello: Hello,
+        version: u8,
+        tenant: usize,
+        challenge: Challenge,
+    },
+    /// Refused. What the peer still sends is thrown away until it has taken notice: closing with bytes unread would reset the
+    /// connection, and the reset could overtake the refusal.
+    Refused,
 }
 
 impl Acceptor {
@@ -138,6 +146,10 @@ impl Acceptor {
             Ok(count) if count > 0 && !peer.is_over => peer.received += count,
             _ => return self.drop_peer(core, index),
         }
+        if matches!(peer.stage, Stage::Refused) {
+            peer.received = 0;
+            return self.receive(core, index);
+        }
         if peer.received < peer.wanted() {
             return self.receive(core, index);
         }
@@ -151,8 +163,11 @@ impl Acceptor {
                     _ => core.stats.protocol_errors += 1,
                 }
                 tracing::warn!(%error, "a handshake was refused");
-                refuse(&self.peers[index].socket, &error);
-                self.drop_peer(core, index);
+                let peer = &mut self.peers[index];
+                refuse(&peer.socket, &error);
+                let _ = rustix::net::shutdown(&peer.socket, rustix::net::Shutdown::Write);
+                peer.stage = Stage::Refused;
+                self.receive(core, index);
             }
         }
     }
@@ -198,6 +213,7 @@ impl Acceptor {
                 }
                 Err(Error::Unauthenticated)
             }
+            Stage::Refused => Ok(None),
         }
     }
 
@@ -266,16 +282,18 @@ impl Acceptor {
         }
     }
 
-    /// Whether handshakes are under way.
-    pub fn is_busy(&self) -> bool {
-        !self.peers.is_empty()
+    /// Stops to listen. The kernel lets go of a listener some time after its ring; this frees the port at once.
+    pub fn stop(&self) {
+        for (listener, _) in &self.listeners {
+            let _ = rustix::net::shutdown(listener, rustix::net::Shutdown::Both);
+        }
     }
 }
 
 impl Newcomer {
     fn wanted(&self) -> usize {
         match self.stage {
-            Stage::Hello => size_of::<Hello>(),
+            Stage::Hello | Stage::Refused => size_of::<Hello>(),
             Stage::Proof { .. } => size_of::<AuthProof>(),
         }
     }

@@ -34,6 +34,8 @@ const SEND_PIECES: usize = 256;
 const DIRECT_BYTES: u64 = 4096;
 /// A peer that owes bytes, or doesn't take any, is given up after this long.
 pub const PEER_TIMEOUT: Duration = Duration::from_secs(30);
+/// A peer that was told that it's at fault has this long to take notice.
+const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Connections that one tick looks at.
 const TICK_PEERS: usize = 256;
 
@@ -80,8 +82,11 @@ enum Receiving {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
     No,
-    /// What is queued is sent, then it ends.
+    /// What is queued is sent, then it lingers.
     AfterReplies,
+    /// Nothing more is sent. What the peer still sends is thrown away until it has taken notice: closing with bytes unread
+    /// would reset the connection, and the reset could overtake the last reply.
+    Lingering,
     /// It ends when the kernel has let go of its memory.
     Now,
 }
@@ -148,7 +153,9 @@ impl Transport for Tcp {
     fn completed(&mut self, core: &mut Core, completion: Completion) {
         let index = completion.operation.index as usize;
         let Some(peer) = self.peers.get_mut(index) else { return };
-        peer.progress = core.now;
+        if peer.ending != Ending::Lingering {
+            peer.progress = core.now;
+        }
         match completion.operation.kind {
             OperationKind::TcpSend => peer.sent(core, completion.result),
             _ => peer.received(core, completion.result),
@@ -291,7 +298,9 @@ impl Peer {
         }
         if self.sending.is_empty() {
             if self.ending == Ending::AfterReplies {
-                self.end_now();
+                let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Write);
+                self.ending = Ending::Lingering;
+                self.progress = core.now;
             }
             return;
         }
@@ -318,12 +327,16 @@ impl Peer {
 
     #[inline]
     fn receive(&mut self, core: &mut Core, index: usize) {
-        let is_waiting = self.receiving != Receiving::Nothing || self.ending != Ending::No;
-        if is_waiting || self.queued.is_full() {
+        let is_ending = !matches!(self.ending, Ending::No | Ending::Lingering);
+        if self.receiving != Receiving::Nothing || is_ending || self.queued.is_full() {
             return;
+        }
+        if self.ending == Ending::Lingering {
+            (self.start, self.end) = (0, 0);
         }
         let operation = Operation { kind: OperationKind::TcpReceive, index: index as u32 };
         if self.start == self.end
+            && self.ending == Ending::No
             && let Some(PayloadTarget::Value { ticket, offset, missing }) = self.inbound.payload_target()
             && missing >= DIRECT_BYTES
             && self.receive_to_segment(core, operation, ticket, offset, missing)
@@ -382,7 +395,12 @@ impl Peer {
 
     fn is_stalled(&self, now: Instant) -> bool {
         let owes = self.is_sending || self.inbound.is_mid_frame();
-        owes && self.ending != Ending::Now && now.since(self.progress) >= PEER_TIMEOUT
+        let idle = now.since(self.progress);
+        match self.ending {
+            Ending::Now => false,
+            Ending::Lingering => idle >= LINGER_TIMEOUT,
+            Ending::No | Ending::AfterReplies => owes && idle >= PEER_TIMEOUT,
+        }
     }
 }
 

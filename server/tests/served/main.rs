@@ -2,4 +2,9 @@
 
 mod calls;
 mod engram;
+mod hostile;
+mod leases;
+mod lives;
+mod proxy;
+mod sealed;
 mod support;

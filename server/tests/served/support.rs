@@ -1,22 +1,27 @@
 //! Starts servers for tests: in this process, on free ports, with little memory.
 
 use lanner_client::{Client, ClientConfig};
-use lanner_server::admin::board::Board;
+use lanner_server::admin::board::{Board, ShardReport};
 use lanner_server::config::flags::{self, Asked};
 use lanner_server::config::resolve::resolve;
 use lanner_server::server::{Running, Server};
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A server that ends with the test.
 pub struct TestServer {
     running: Option<Running>,
+    board: Arc<Board>,
 }
 
 impl TestServer {
     /// Starts a server with these flags beside the ones that every test wants.
     pub fn start(flags: &[&str]) -> TestServer {
-        let mut line =
-            vec!["lanner-server", "--listen", "127.0.0.1:0", "--admin", "off", "--huge-pages", "off"];
+        let mut line = vec!["lanner-server", "--admin", "off", "--huge-pages", "off"];
+        if !flags.contains(&"--listen") {
+            line.extend(["--listen", "127.0.0.1:0"]);
+        }
         if !flags.contains(&"--memory") {
             line.extend(["--memory", "64MiB"]);
         }
@@ -27,12 +32,28 @@ impl TestServer {
         let Ok(Asked::Serve(flags)) = flags::parse(line) else { panic!("flags") };
         let config = resolve(*flags).unwrap();
         let board = Arc::new(Board::new(config.shards(), config.tenants.len()));
-        let running = Server::start(config, board).unwrap();
-        TestServer { running: Some(running) }
+        let running = Server::start(config, board.clone()).unwrap();
+        TestServer { running: Some(running), board }
     }
 
     pub fn running(&self) -> &Running {
         self.running.as_ref().unwrap()
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.running().addresses[0]
+    }
+
+    /// What the shards report, once they have reported what `is_there` waits for.
+    pub fn reports_when(&self, is_there: impl Fn(&[Arc<ShardReport>]) -> bool) -> Vec<Arc<ShardReport>> {
+        for _ in 0..200 {
+            let reports = self.board.reports();
+            if is_there(&reports) {
+                return reports;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        panic!("waited in vain: {:#?}", self.board.reports());
     }
 
     pub fn url(&self, parameters: &str) -> String {

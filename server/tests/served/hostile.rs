@@ -1,0 +1,239 @@
+//! Peers that break the protocol, are slow, or come by the thousand: a typed error and a closed connection for them, and
+//! nothing for anybody else.
+
+use crate::support::TestServer;
+use lanner_client::{Clock, Error};
+use lanner_shared::ShardId;
+use lanner_shared::error::Malformation;
+use lanner_shared::wire::header::{HEADER_BYTES, Header};
+use lanner_shared::wire::hello::{ANY_SHARD, Hello, Welcome};
+use lanner_shared::wire::{self, Opcode, body, keys};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+use zerocopy::{FromZeros, IntoBytes};
+
+fn connect(server: &TestServer) -> TcpStream {
+    let stream = TcpStream::connect(server.address()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream
+}
+
+fn welcome(stream: &mut TcpStream) -> Result<(), Error> {
+    let mut welcome: Welcome = FromZeros::new_zeroed();
+    stream.read_exact(welcome.as_mut_bytes()).unwrap();
+    welcome.check()
+}
+
+/// A connection whose handshake is done.
+pub fn introduced(server: &TestServer) -> TcpStream {
+    let mut stream = connect(server);
+    stream.write_all(Hello::new(b"", 1, ANY_SHARD).as_bytes()).unwrap();
+    welcome(&mut stream).unwrap();
+    stream
+}
+
+fn frame(header: Header, append: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut frame = Vec::new();
+    let start = body::begin(&mut frame);
+    append(&mut frame);
+    body::finish(&mut frame, start, header, 1);
+    frame
+}
+
+fn request(opcode: Opcode, count: u16) -> Header {
+    Header::request(opcode, ShardId(0), 7, count)
+}
+
+/// Asks for a value and takes no answer yet.
+pub fn ask_for(stream: &mut TcpStream, key: &[u8]) {
+    let get = frame(request(Opcode::Get, 1), |body| {
+        body.extend(u64::MAX.to_le_bytes());
+        keys::append(body, key);
+    });
+    stream.write_all(&get).unwrap();
+}
+
+/// Begins to put a value of `bytes`, of which `sent` goes out.
+pub fn begin_put(stream: &mut TcpStream, key: &[u8], bytes: u64, sent: &[u8]) {
+    let mut header = request(Opcode::Put, 1);
+    header.payload_bytes = bytes;
+    let put = wire::put::PutRequest {
+        key,
+        mode: wire::put::PutMode::Put,
+        pin: wire::put::Pin::None,
+        ttl_seconds: 0,
+        group: b"",
+    };
+    stream.write_all(&frame(header, |body| wire::put::append(body, &put))).unwrap();
+    stream.write_all(sent).unwrap();
+}
+
+/// The error that the server answers before it closes the connection; both must happen.
+fn error_and_end(mut stream: TcpStream) -> Error {
+    let mut all = Vec::new();
+    stream.read_to_end(&mut all).unwrap();
+    let header = Header::decode(all[..HEADER_BYTES].try_into().unwrap(), 1).unwrap();
+    assert_ne!(header.status, 0);
+    wire::error::decode(header.status, &all[HEADER_BYTES..]).unwrap()
+}
+
+#[test]
+fn bad_handshakes_are_told_why_and_closed() {
+    let server = TestServer::start(&[]);
+    let told = |bytes: &[u8]| {
+        let mut stream = connect(&server);
+        stream.write_all(bytes).unwrap();
+        let error = welcome(&mut stream).unwrap_err();
+        assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0, "closed");
+        error
+    };
+    let http = [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".as_slice(), &[b' '; 64]].concat();
+    assert!(matches!(told(&http), Error::Malformed { reason: Malformation::NotLanner, .. }));
+    let newer = Hello { min_version: 200, max_version: 201, ..Hello::new(b"", 1, 0) };
+    let mismatch = Error::VersionMismatch { ours_min: 200, ours_max: 201, theirs_min: 1, theirs_max: 1 };
+    assert_eq!(told(newer.as_bytes()), mismatch, "each side names its own versions first");
+    assert_eq!(told(Hello::new(b"stranger", 1, 0).as_bytes()), Error::Unauthenticated);
+    let reports = server.reports_when(|reports| reports[0].transport.version_refusals == 1);
+    assert_eq!(reports[0].transport.authentication_refusals, 1);
+    assert_eq!(reports[0].transport.protocol_errors, 1);
+}
+
+#[test]
+fn malformed_frames_get_a_typed_error_and_a_closed_connection() {
+    let server = TestServer::start(&[]);
+    let good = frame(request(Opcode::Exists, 1), |body| keys::append(body, b"key"));
+    let with = |at: usize, byte: u8| {
+        let mut bad = good.clone();
+        bad[at] = byte;
+        bad
+    };
+    let cases: Vec<(Vec<u8>, Malformation)> = vec![
+        (with(0, 9), Malformation::Version),
+        (with(1, 99), Malformation::Opcode),
+        (with(18, 0xff), Malformation::Length),
+        // A payload where there can't be one.
+        (with(19, 1), Malformation::Length),
+        // A key that ends behind the body.
+        (with(HEADER_BYTES, 200), Malformation::Body),
+        // More keys than the body has.
+        (with(12, 2), Malformation::Body),
+        // A field that must be zero.
+        (with(14, 1), Malformation::Field),
+        (frame(request(Opcode::Put, 1), |body| body.extend([7; 20])), Malformation::Field),
+    ];
+    for (bytes, expected) in cases {
+        let mut stream = introduced(&server);
+        stream.write_all(&bytes).unwrap();
+        let error = error_and_end(stream);
+        assert!(
+            matches!(error, Error::Malformed { reason, .. } if reason == expected),
+            "{expected:?}: {error:?}"
+        );
+    }
+    // An error of one request is no reason to end.
+    let mut stream = introduced(&server);
+    let mut too_long = request(Opcode::Exists, 1);
+    too_long.shard = ShardId(9);
+    for bytes in [
+        frame(request(Opcode::Exists, 1), |body| keys::append(body, b"")),
+        frame(too_long, |body| keys::append(body, b"k")),
+        good,
+    ] {
+        stream.write_all(&bytes).unwrap();
+    }
+    let mut answers = vec![0; 2 * (HEADER_BYTES + 32) + HEADER_BYTES + 1];
+    stream.read_exact(&mut answers).unwrap();
+    assert_eq!(answers.last(), Some(&0), "the good one was answered: absent");
+}
+
+#[test]
+fn arbitrary_bytes_crash_nothing() {
+    // From a printed seed: whole frames with flipped bits, cut ones, and noise, each on a connection of its own.
+    let server = TestServer::start(&[]);
+    let client = server.client("tcp");
+    client.put(b"witness", b"unharmed").unwrap();
+    let seed = 0x5eed;
+    let mut random = fastrand::Rng::with_seed(seed);
+    for round in 0..400 {
+        let mut bytes = match round % 3 {
+            0 => frame(request(Opcode::ReadRanges, 1), |body| body.extend((0..60).map(|_| random.u8(..)))),
+            1 => frame(request(Opcode::Get, 2), |body| body.extend((0..40).map(|_| random.u8(..)))),
+            _ => (0..random.usize(1..200)).map(|_| random.u8(..)).collect(),
+        };
+        for _ in 0..random.usize(0..4) {
+            let at = random.usize(..bytes.len());
+            bytes[at] ^= 1 << random.u8(..8);
+        }
+        bytes.truncate(random.usize(1..=bytes.len()));
+        let mut stream = if random.bool() { introduced(&server) } else { connect(&server) };
+        let _ = stream.write_all(&bytes);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    assert_eq!(client.get(b"witness").unwrap(), b"unharmed", "seed {seed}");
+}
+
+#[test]
+fn a_peer_that_sends_a_byte_at_a_time_is_served() {
+    let server = TestServer::start(&[]);
+    let mut stream = connect(&server);
+    stream.set_nodelay(true).unwrap();
+    for byte in Hello::new(b"", 1, ANY_SHARD).as_bytes() {
+        stream.write_all(&[*byte]).unwrap();
+    }
+    welcome(&mut stream).unwrap();
+    for byte in frame(request(Opcode::Exists, 1), |body| keys::append(body, b"key")) {
+        stream.write_all(&[byte]).unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let mut answer = [0; HEADER_BYTES + 1];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(answer[HEADER_BYTES], 0);
+}
+
+#[test]
+fn thousands_of_connections_come_and_go_and_others_hardly_notice() {
+    let server = TestServer::start(&["--max-connections", "64"]);
+    let client = server.client("tcp");
+    client.put(b"key", &[1; 264]).unwrap();
+    let median = |count: usize| {
+        let mut times: Vec<u64> = (0..count)
+            .map(|_| {
+                let began = Clock.now();
+                client.get(b"key").unwrap();
+                Clock.now().since(began).as_nanos() as u64
+            })
+            .collect();
+        times.sort_unstable();
+        times[count / 2]
+    };
+    let before = median(500);
+    let mut held: Vec<TcpStream> = Vec::new();
+    for round in 0..10_000 {
+        match TcpStream::connect(server.address()) {
+            Ok(stream) if round % 100 == 0 && held.len() < 30 => held.push(stream),
+            Ok(stream) => drop(stream),
+            Err(error) => panic!("round {round}: {error}"),
+        }
+    }
+    let after = median(500);
+    drop(held);
+    let reports = server.reports_when(|reports| reports[0].transport.tcp_connections == 1);
+    assert_eq!(client.get(b"key").unwrap(), [1; 264]);
+    // On a busy machine a median can double by itself; ten times would be a queue that wasn't cleaned up.
+    assert!(after < before * 10, "{before} ns before, {after} ns after; {:?}", reports[0].transport);
+}
+
+#[test]
+fn one_connection_too_many_is_told_so() {
+    let server = TestServer::start(&["--max-connections", "3"]);
+    let held: Vec<TcpStream> = (0..3).map(|_| introduced(&server)).collect();
+    let mut stream = connect(&server);
+    let error = welcome(&mut stream).unwrap_err();
+    assert!(matches!(error, Error::Overloaded { limit: 3, .. }), "{error:?}");
+    drop(held);
+    // Room again, as soon as the server has seen that they are gone.
+    server.reports_when(|reports| reports[0].transport.tcp_connections == 0);
+    drop(introduced(&server));
+}

@@ -1,0 +1,185 @@
+//! Clients and servers that end and begin again: what is lost is said, what was read is right, nobody has to be restarted.
+
+use crate::support::TestServer;
+use lanner_client::{Client, Clock, Error, Freshness, PutOptions, Range};
+use lanner_shared::wire::Opcode;
+use std::time::Duration;
+
+/// Calls `attempt` until it succeeds, for a few seconds.
+fn soon<T>(mut attempt: impl FnMut() -> Result<T, Error>) -> T {
+    let began = Clock.now();
+    loop {
+        match attempt() {
+            Ok(value) => return value,
+            Err(error) if Clock.now().since(began) > Duration::from_secs(5) => panic!("{error}"),
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
+        }
+    }
+}
+
+#[test]
+fn a_client_outlives_its_server() {
+    // Scenario 13: errors while the server is away, each within bounded time; then everything works by itself. And nothing
+    // of the server's earlier life is ever read.
+    for transport in ["tcp", "shm"] {
+        let server = TestServer::start(&[]);
+        let address = server.address().to_string();
+        let client = server.client(transport);
+        client.put(b"key", &[1; 5000]).unwrap();
+        let snapshot = client.prepare_snapshot(&["key"]).unwrap();
+        let first_life = client.servers()[0].boot_id;
+        drop(server);
+        for _ in 0..20 {
+            let began = Clock.now();
+            let error = client.get(b"key").unwrap_err();
+            assert!(matches!(error, Error::Unreachable { .. } | Error::ConnectionLost { .. }), "{error:?}");
+            assert!(Clock.now().since(began) < Duration::from_secs(3));
+        }
+        let again = TestServer::start(&["--listen", &address]);
+        assert_eq!(soon(|| client.exists(b"key")), false, "{transport}");
+        let range = [Range { key: 0, source_offset: 0, length: 5000, destination_offset: 0 }];
+        let old = client.read_ranges_from_snapshot(&snapshot, &range, &mut [0; 5000], Freshness::Lease);
+        assert_eq!(old, Err(Error::LeaseExpired { index: 0 }), "{transport}");
+        client.put(b"key", &[2; 5000]).unwrap();
+        assert_eq!(client.get(b"key").unwrap(), [2; 5000]);
+        assert_eq!(client.transport_for(b"key").unwrap(), transport);
+        assert_ne!(client.servers()[0].boot_id, first_life);
+        drop(again);
+    }
+}
+
+#[test]
+fn a_quick_restart_between_two_calls_goes_unnoticed_by_neither() {
+    for transport in ["tcp", "shm"] {
+        let server = TestServer::start(&["--shards", "1"]);
+        let address = server.address().to_string();
+        let client = server.client(transport);
+        client.put(b"key", b"first life").unwrap();
+        drop(server);
+        // With another number of shards: where keys belong has changed too.
+        let again = TestServer::start(&["--listen", &address, "--shards", "2"]);
+        assert_eq!(
+            soon(|| match client.get(b"key") {
+                Err(Error::NotFound { .. }) => Ok(()),
+                Ok(_) => panic!("bytes of the earlier life"),
+                Err(other) => Err(other),
+            }),
+            ()
+        );
+        for i in 0..20 {
+            let key = format!("key {i}");
+            soon(|| client.upsert(key.as_bytes(), key.as_bytes()));
+            assert_eq!(soon(|| client.get(key.as_bytes())), key.as_bytes());
+        }
+        drop(again);
+    }
+}
+
+#[test]
+fn a_writer_that_dies_half_way_leaves_nothing_behind() {
+    // Scenario 6: a value of 10 MiB, of which 4 arrive.
+    let server = TestServer::start(&[]);
+    let client = server.client("tcp");
+    let mut dying = crate::hostile::introduced(&server);
+    crate::hostile::begin_put(&mut dying, b"key", 10 << 20, &vec![1; 4 << 20]);
+    server.reports_when(|reports| reports[0].stats.unfinished_puts == 1);
+    // Meanwhile the key is free for others.
+    assert!(!client.exists(b"key").unwrap());
+    client.put(b"key", b"another writer's").unwrap();
+    let before = server.reports_when(|_| true)[0].stats.free_bytes;
+    drop(dying);
+    let reports = server.reports_when(|reports| reports[0].stats.unfinished_puts == 0);
+    // All but what the other writer's value took since.
+    assert!(reports[0].stats.free_bytes > before + (10 << 20) - 4096, "the memory came back");
+    assert_eq!(client.get(b"key").unwrap(), b"another writer's");
+}
+
+#[test]
+fn threads_that_put_the_same_keys_get_an_answer_for_each() {
+    // Scenario 7.
+    let server = TestServer::start(&["--shards", "2"]);
+    for transport in ["tcp", "shm"] {
+        let client = server.client(transport);
+        let keys: Vec<String> = (0..500).map(|i| format!("{transport} {i}")).collect();
+        let stored: usize = std::thread::scope(|scope| {
+            let thread = |number: u8| {
+                let (client, keys) = (&client, &keys);
+                scope.spawn(move || {
+                    let there = client.exists_batch(keys).unwrap();
+                    let missing: Vec<(&String, [u8; 100])> = keys
+                        .iter()
+                        .zip(there)
+                        .filter(|(_, there)| !there)
+                        .map(|(key, _)| (key, [number; 100]))
+                        .collect();
+                    let outcomes = client.put_batch(&missing, PutOptions::default()).unwrap();
+                    assert!(
+                        outcomes
+                            .iter()
+                            .all(|outcome| matches!(outcome, Ok(()) | Err(Error::AlreadyExists { .. })))
+                    );
+                    outcomes.iter().filter(|outcome| outcome.is_ok()).count()
+                })
+            };
+            let threads: Vec<_> = (0..4).map(thread).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert_eq!(stored, 500, "each key was stored exactly once");
+        assert!(
+            client.get_batch(&keys).unwrap().iter().all(|value| value
+                .as_ref()
+                .unwrap()
+                .iter()
+                .all(|b| *b == value.as_ref().unwrap()[0]))
+        );
+    }
+}
+
+#[test]
+fn connections_are_few_and_stay() {
+    // Scenario 21: many small transfers over as many connections as there are threads and shards.
+    let server = TestServer::start(&["--shards", "2"]);
+    let client = server.client("tcp");
+    for i in 0..5_000_u32 {
+        let key = (i % 100).to_le_bytes();
+        client.upsert(&key, &[7; 50]).unwrap();
+        client.get(&key).unwrap();
+    }
+    let reports =
+        server.reports_when(|reports| reports.iter().all(|report| report.stats.hits(Opcode::Get) > 1_000));
+    let opened: u64 = reports.iter().map(|report| report.transport.connections_opened).sum();
+    assert!(opened <= 4, "{opened} connections");
+}
+
+#[test]
+fn a_client_that_ends_gives_its_connections_back() {
+    let server = TestServer::start(&[]);
+    for transport in ["tcp", "shm"] {
+        for _ in 0..3 {
+            let client: Client = server.client(transport);
+            let in_thread = client.clone();
+            std::thread::spawn(move || in_thread.exists(b"key").unwrap()).join().unwrap();
+        }
+    }
+    // The last client's lane of this thread lives until the thread opens another client's or ends.
+    server.reports_when(|reports| {
+        let transport = &reports[0].transport;
+        transport.tcp_connections + transport.shm_lanes <= 2 && transport.connections_opened >= 12
+    });
+}
+
+#[test]
+fn a_path_that_swallows_packets_costs_one_call() {
+    // Scenario 23: a proxy forwards for a while, then drops everything silently, then a new connection works.
+    let server = TestServer::start(&[]);
+    let proxy = crate::proxy::Proxy::start(server.address());
+    let url = format!("lanner://{}?transport=tcp&timeout=300ms", proxy.address());
+    let client = Client::connect(&url).unwrap();
+    client.put(b"key", b"value").unwrap();
+    proxy.swallow_open_connections();
+    let began = Clock.now();
+    let error = client.get(b"key").unwrap_err();
+    assert!(matches!(error, Error::Timeout { millis: 300, .. }), "{error:?}");
+    assert!(Clock.now().since(began) < Duration::from_secs(2));
+    assert_eq!(client.get(b"key").unwrap(), b"value", "the next call is normal");
+}
