@@ -4,6 +4,7 @@
 use std::io;
 use std::process::ExitCode;
 
+use lanner_client::EngramError;
 use lanner_shared::error::Error as StoreError;
 use thiserror::Error;
 
@@ -47,6 +48,15 @@ pub enum Failure {
     /// What the store answered.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+impl From<EngramError> for Failure {
+    fn from(error: EngramError) -> Failure {
+        match error {
+            EngramError::Store(error) => Failure::Store(error),
+            other => Failure::Machine(other.to_string()),
+        }
+    }
 }
 
 impl Failure {

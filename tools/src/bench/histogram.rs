@@ -30,6 +30,18 @@ impl LatencyHistogram {
         self.0.len()
     }
 
+    /// Adds the rounds of another histogram.
+    pub fn add(&mut self, other: &LatencyHistogram) {
+        // Both have the same bounds, so there is nothing that could fail.
+        let _ = self.0.add(&other.0);
+    }
+
+    /// Rounds in a second, if one follows the other at once.
+    #[must_use]
+    pub fn rounds_per_second(&self) -> f64 {
+        1e9 / self.0.mean().max(1.0)
+    }
+
     /// The five numbers in microseconds, each divided by `parts`, the number of equal parts that a round consists of (tokens, say).
     #[must_use]
     pub fn summary_us(&self, parts: u64) -> Summary {

@@ -2,12 +2,16 @@
 //! runs a product and the limit it is held against in turns, so that both see the same machine. [`histogram`] keeps
 //! the latencies, [`report`] prints them as a table or JSON, [`plot`] draws them, [`progress`] says how far a run has got.
 //!
-//! [`floor`] holds the limits themselves: what this machine could do if there were no store at all.
+//! [`floor`] holds the limits themselves: what this machine could do if there were no store at all. [`latency`] and [`engram`] are the
+//! products' measurements, [`target`] the store that they measure.
 
+pub mod engram;
 pub mod environment;
 pub mod floor;
 pub mod histogram;
+pub mod latency;
 pub mod plot;
 pub mod progress;
 pub mod report;
+pub mod target;
 pub mod workload;

@@ -103,6 +103,7 @@ mod tests {
             unit: "latency_us",
             latency,
             floor: Some(latency),
+            operations_per_second: None,
         }
     }
 
@@ -112,7 +113,12 @@ mod tests {
         let path = std::env::temp_dir().join(format!("lanner-plot-{}.svg", std::process::id()));
         for rows in 0..4 {
             let results = (0..rows).map(|index| row(0.3 * 10f64.powi(index))).collect();
-            let report = Report { benchmark: "floor", environment: Environment::gather(), results };
+            let report = Report {
+                benchmark: "floor",
+                environment: Environment::gather(),
+                results,
+                history: Vec::new(),
+            };
             write_svg(&report, &path).expect("drawn");
             let svg = std::fs::read_to_string(&path).expect("written");
             assert_eq!(svg.matches("\ngather\n").count(), rows as usize, "{svg}");
@@ -132,7 +138,12 @@ mod tests {
     /// Shows that a folder that isn't there is wrong use, named with its path.
     #[test]
     fn a_file_that_cannot_be_written_is_named() {
-        let report = Report { benchmark: "floor", environment: Environment::gather(), results: Vec::new() };
+        let report = Report {
+            benchmark: "floor",
+            environment: Environment::gather(),
+            results: Vec::new(),
+            history: Vec::new(),
+        };
         let failure = write_svg(&report, Path::new("/no/such/folder/x.svg")).expect_err("no such folder");
         assert!(failure.to_string().contains("/no/such/folder/x.svg"), "{failure}");
     }

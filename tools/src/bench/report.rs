@@ -19,6 +19,34 @@ pub struct Report {
     pub environment: Environment,
     /// A row for each thing measured.
     pub results: Vec<Row>,
+    /// What others have published for the same work on other machines, to be read as history.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub history: Vec<Published>,
+}
+
+/// A published result.
+#[derive(Clone, Debug, Serialize)]
+pub struct Published {
+    /// What was measured, on what.
+    pub source: &'static str,
+    /// The data set.
+    pub preset: &'static str,
+    /// How it was read.
+    pub mode: &'static str,
+    /// Tokens in a call.
+    pub tokens: u64,
+    /// Median and, where published, 95th percentile.
+    pub us_per_token: PublishedLatency,
+}
+
+/// The numbers of a published result, in microseconds.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct PublishedLatency {
+    /// The median.
+    pub p50: f64,
+    /// Of 100 calls, 95 took at most this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p95: Option<f64>,
 }
 
 /// One thing measured.
@@ -38,6 +66,8 @@ pub struct Row {
     pub latency: Summary,
     /// The limit that was measured in the same run, in the same unit.
     pub floor: Option<Summary>,
+    /// Operations in a second, all threads together, where that is what was asked for.
+    pub operations_per_second: Option<f64>,
 }
 
 impl Row {
@@ -68,6 +98,9 @@ impl Serialize for Row {
         map.serialize_entry("verified_bytes", &self.verified_bytes)?;
         map.serialize_entry("errors", &self.errors)?;
         map.serialize_entry(self.unit, &self.latency)?;
+        if let Some(rate) = self.operations_per_second {
+            map.serialize_entry("operations_per_second", &rate)?;
+        }
         if let (Some(floor), Some(ratio)) = (&self.floor, self.ratio_p50()) {
             map.serialize_entry("floor", floor)?;
             map.serialize_entry("ratio_p50", &ratio)?;
@@ -94,21 +127,45 @@ impl Report {
         writeln!(output, "{}", self.environment.line())?;
         let flags = self.flags();
         let has_floor = self.results.iter().any(|row| row.floor.is_some());
+        let has_rate = self.results.iter().any(|row| row.operations_per_second.is_some());
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
         let mut header: Vec<&str> = flags.clone();
         header.extend(["rounds", "p50", "p95", "p99", "p99.9", "max", "unit"]);
+        if has_rate {
+            header.push("per second");
+        }
         if has_floor {
             header.extend(["floor p50", "ratio"]);
         }
         table.set_header(header);
         for row in &self.results {
-            table.add_row(row.cells(&flags, has_floor));
+            table.add_row(row.cells(&flags, has_rate, has_floor));
         }
-        for line in table.lines() {
-            writeln!(output, "{}", line.trim_end())?;
+        write_lines(&table, output)?;
+        self.write_history(output)
+    }
+
+    fn write_history(&self, output: &mut impl Write) -> io::Result<()> {
+        let Some(first) = self.history.first() else { return Ok(()) };
+        writeln!(output, "\nHistory, not a race: {}", first.source)?;
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        table.set_header(["preset", "mode", "tokens", "p50", "p95", "unit"]);
+        for Published { preset, mode, tokens, us_per_token, .. } in &self.history {
+            let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
+            let p95 = us_per_token.p95.map_or(String::new(), |p95| format!("{p95:.2}"));
+            let p50 = format!("{:.2}", us_per_token.p50);
+            table.add_row([
+                Cell::new(preset),
+                Cell::new(mode),
+                right(tokens.to_string()),
+                right(p50),
+                right(p95),
+                Cell::new("us per token"),
+            ]);
         }
-        Ok(())
+        write_lines(&table, output)
     }
 
     /// Every flag that some row varies, in the order of their first appearance.
@@ -124,7 +181,7 @@ impl Report {
 }
 
 impl Row {
-    fn cells(&self, flags: &[&str], has_floor: bool) -> Vec<Cell> {
+    fn cells(&self, flags: &[&str], has_rate: bool, has_floor: bool) -> Vec<Cell> {
         let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
         let varied = |flag| {
             self.varied
@@ -137,12 +194,19 @@ impl Row {
         let Summary { p50, p95, p99, p999, max } = self.latency;
         cells.extend([p50, p95, p99, p999, max].map(|number| right(digits(number))));
         cells.push(Cell::new(self.unit.trim_start_matches("latency_").replace('_', " ")));
+        if has_rate {
+            cells.push(right(self.operations_per_second.map_or(String::new(), |rate| format!("{rate:.0}"))));
+        }
         if has_floor {
             cells.push(right(self.floor.map_or(String::new(), |floor| digits(floor.p50))));
             cells.push(right(self.ratio_p50().map_or(String::new(), |ratio| format!("{ratio:.2}"))));
         }
         cells
     }
+}
+
+fn write_lines(table: &Table, output: &mut impl Write) -> io::Result<()> {
+    table.lines().try_for_each(|line| writeln!(output, "{}", line.trim_end()))
 }
 
 /// A JSON value without quotation marks.
@@ -175,11 +239,12 @@ mod tests {
             unit: "us_per_token",
             latency: summary(1.5),
             floor: floor.map(summary),
+            operations_per_second: None,
         }
     }
 
     fn report(results: Vec<Row>) -> Report {
-        Report { benchmark: "floor", environment: Environment::gather(), results }
+        Report { benchmark: "floor", environment: Environment::gather(), results, history: Vec::new() }
     }
 
     /// Shows the JSON that the command-line contract promises, field by field.

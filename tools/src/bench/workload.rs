@@ -40,6 +40,28 @@ pub trait Workload {
     fn end_turn(&mut self) {}
 }
 
+impl<W: Workload + ?Sized> Workload for Box<W> {
+    fn name(&self) -> String {
+        (**self).name()
+    }
+
+    fn prepare(&mut self) -> Result<u64, Failure> {
+        (**self).prepare()
+    }
+
+    fn begin_turn(&mut self) -> Result<(), Failure> {
+        (**self).begin_turn()
+    }
+
+    fn round(&mut self) -> Result<u64, Failure> {
+        (**self).round()
+    }
+
+    fn end_turn(&mut self) {
+        (**self).end_turn();
+    }
+}
+
 /// How much to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -55,7 +77,7 @@ pub struct Plan {
 
 impl Plan {
     /// Unrecorded rounds at the start of each turn, which bring back what the others' turns displaced from the caches.
-    const SETTLING_ROUNDS: u64 = 3;
+    const SETTLING_ROUNDS: u64 = 10;
 }
 
 /// Times the rounds of `workloads`, which have been prepared, in turns. The histograms are in the order of the workloads.
@@ -150,7 +172,7 @@ mod tests {
     fn workloads_take_turns() {
         let plan = Plan { warmups: 1, rounds: 3, duration: Duration::MAX, rounds_in_a_turn: 2 };
         let (outcome, log) = run(&plan, 1000);
-        assert_eq!(log, "<aaa><bbb><aaaa><bbbb>");
+        assert_eq!(log, format!("<aaa><bbb><{0}><{1}>", "a".repeat(11), "b".repeat(11)));
         let rounds: Vec<u64> = outcome.expect("no failure").iter().map(LatencyHistogram::rounds).collect();
         assert_eq!(rounds, [3, 3]);
     }

@@ -32,6 +32,6 @@ pub fn run(cli: &Cli) -> Result<ExitStatus, Failure> {
         Command::Ls(arguments) => ls::run(arguments, url, json),
         Command::Top(arguments) => top::run(arguments, json),
         Command::Check(arguments) => check::run(arguments, json),
-        Command::Bench(command) => bench::run(command, json),
+        Command::Bench(command) => bench::run(command, url, json),
     }
 }

@@ -7,7 +7,7 @@ use fastrand::Rng;
 use lanner_shared::time::Clock;
 
 use super::segment::{Segment, is_copy_of};
-use super::tables::{NGRAM_ROW_BYTES, TablePlace};
+use super::tables::TablePlace;
 use crate::bench::workload::Workload;
 use crate::exit::Failure;
 
@@ -18,7 +18,7 @@ const ROWS_AHEAD: usize = 6;
 const CACHE_LINE: usize = 64;
 
 /// One row of each table for each of `tokens`, row numbers drawn anew for each round.
-pub struct Gather {
+pub struct Gather<const ROW: usize> {
     segment: Rc<Segment>,
     tables: Vec<TablePlace>,
     tokens: u64,
@@ -28,15 +28,15 @@ pub struct Gather {
     destination: Vec<u8>,
 }
 
-impl Gather {
-    /// A gather from `tables` of rows of 264 bytes in `segment`.
+impl<const ROW: usize> Gather<ROW> {
+    /// A gather from `tables` of rows of `ROW` bytes in `segment`.
     ///
     /// # Panics
     /// If the tables don't lie within the segment.
     #[must_use]
-    pub fn new(segment: Rc<Segment>, tables: Vec<TablePlace>, tokens: u64, seed: u64) -> Gather {
+    pub fn new(segment: Rc<Segment>, tables: Vec<TablePlace>, tokens: u64, seed: u64) -> Gather<ROW> {
         assert!(
-            super::tables::bytes_of(&tables, NGRAM_ROW_BYTES) <= segment.bytes().len() as u64,
+            super::tables::bytes_of(&tables, ROW) <= segment.bytes().len() as u64,
             "tables beyond the segment"
         );
         let rows = tables.len() * tokens as usize;
@@ -46,27 +46,27 @@ impl Gather {
             tokens,
             random: Rng::with_seed(seed),
             offsets: vec![0; rows],
-            destination: vec![0; rows * NGRAM_ROW_BYTES],
+            destination: vec![0; rows * ROW],
         }
     }
 
     fn draw(&mut self) {
         let tables = self.tables.iter().cycle();
         for (offset, table) in self.offsets.iter_mut().zip(tables) {
-            *offset = table.start + self.random.u64(0..table.rows) as usize * NGRAM_ROW_BYTES;
+            *offset = table.start + self.random.u64(0..table.rows) as usize * ROW;
         }
     }
 }
 
-impl Workload for Gather {
+impl<const ROW: usize> Workload for Gather<ROW> {
     fn name(&self) -> String {
         format!("gather, {} pages, {} tokens", self.segment.pages().label(), self.tokens)
     }
 
     fn prepare(&mut self) -> Result<u64, Failure> {
         self.draw();
-        gather_rows::<NGRAM_ROW_BYTES>(self.segment.bytes(), &self.offsets, &mut self.destination);
-        let rows = self.destination.chunks_exact(NGRAM_ROW_BYTES).zip(&self.offsets);
+        gather_rows::<ROW>(self.segment.bytes(), &self.offsets, &mut self.destination);
+        let rows = self.destination.chunks_exact(ROW).zip(&self.offsets);
         for (row, offset) in rows {
             if !is_copy_of(row, *offset) {
                 return Err(Failure::Machine(format!("the gather copied wrong bytes for offset {offset}")));
@@ -78,7 +78,7 @@ impl Workload for Gather {
     fn round(&mut self) -> Result<u64, Failure> {
         self.draw();
         let before = Clock.now();
-        gather_rows::<NGRAM_ROW_BYTES>(self.segment.bytes(), &self.offsets, &mut self.destination);
+        gather_rows::<ROW>(self.segment.bytes(), &self.offsets, &mut self.destination);
         let nanos = Clock.now().since(before).as_nanos() as u64;
         std::hint::black_box(&self.destination);
         Ok(nanos)
@@ -147,7 +147,7 @@ fn prefetch(byte: &u8) {
 #[cfg(test)]
 mod tests {
     use super::super::segment::Pages;
-    use super::super::tables::ngram_tables;
+    use super::super::tables::{NGRAM_ROW_BYTES, ngram_tables};
     use super::*;
 
     /// Shows that every row of every table can be gathered and is right: all rows of the preset in one call.
@@ -174,7 +174,7 @@ mod tests {
         let tables = ngram_tables(1);
         let segment = Rc::new(Segment::new(2 << 20, Pages::Small).expect("memory"));
         let draw = |seed| {
-            let mut gather = Gather::new(segment.clone(), tables.clone(), 2, seed);
+            let mut gather = Gather::<NGRAM_ROW_BYTES>::new(segment.clone(), tables.clone(), 2, seed);
             assert_eq!(gather.prepare().expect("right bytes"), 2 * 12_672);
             let first = gather.offsets.clone();
             gather.round().expect("right bytes");

@@ -7,6 +7,7 @@ pub mod echo;
 pub mod echo_server;
 pub mod gather;
 pub mod peer;
+pub mod quiet;
 pub mod ring;
 pub mod segment;
 pub mod tables;
@@ -73,7 +74,7 @@ pub fn measure(settings: &FloorSettings) -> Result<Report, Failure> {
         &mut RingRoundTrip::new(settings.cores)?,
     )?);
     echoes(settings, &mut results)?;
-    Ok(Report { benchmark: "floor", environment, results })
+    Ok(Report { benchmark: "floor", environment, results, history: Vec::new() })
 }
 
 /// The unit of a row, and into how many parts a round falls.
@@ -86,7 +87,12 @@ fn gathers(settings: &FloorSettings, results: &mut Vec<Row>) -> Result<(), Failu
     let hot_tables = tables::ngram_tables(1);
     let hot = Rc::new(Segment::new(tables::bytes_of(&hot_tables, tables::NGRAM_ROW_BYTES), Pages::Small)?);
     for tokens in TOKENS {
-        let mut gather = Gather::new(hot.clone(), hot_tables.clone(), tokens, settings.seed);
+        let mut gather = Gather::<{ tables::NGRAM_ROW_BYTES }>::new(
+            hot.clone(),
+            hot_tables.clone(),
+            tokens,
+            settings.seed,
+        );
         results.push(row(
             settings,
             gather_flags("gather-hot", Pages::Small, tokens),
@@ -99,7 +105,12 @@ fn gathers(settings: &FloorSettings, results: &mut Vec<Row>) -> Result<(), Failu
         let bytes = tables::bytes_of(&cold_tables, tables::NGRAM_ROW_BYTES).max(settings.cold_bytes);
         let cold = Rc::new(Segment::new(bytes, pages)?);
         for tokens in TOKENS {
-            let mut gather = Gather::new(cold.clone(), cold_tables.clone(), tokens, settings.seed);
+            let mut gather = Gather::<{ tables::NGRAM_ROW_BYTES }>::new(
+                cold.clone(),
+                cold_tables.clone(),
+                tokens,
+                settings.seed,
+            );
             results.push(row(
                 settings,
                 gather_flags("gather-cold", pages, tokens),
@@ -169,6 +180,7 @@ fn row(
         unit,
         latency: latencies.summary_us(parts),
         floor: None,
+        operations_per_second: None,
     })
 }
 

@@ -17,17 +17,27 @@ pub struct TablePlace {
     pub rows: u64,
 }
 
-/// The tables of preset `ngram`, with `scale` times as many rows, one behind the other from offset 0. Each starts on a cache line, as
-/// values in a store do.
-#[must_use]
-pub fn ngram_tables(scale: u64) -> Vec<TablePlace> {
+/// Tables of so many rows of `row_bytes` each, one behind the other from offset 0. Each starts on a cache line, as values in a store do.
+pub fn places(rows: impl IntoIterator<Item = u64>, row_bytes: usize) -> Vec<TablePlace> {
     let mut start = 0;
-    let mut place = |prime: u64| {
-        let table = TablePlace { start, rows: prime * scale };
-        start = (start + table.rows as usize * NGRAM_ROW_BYTES).next_multiple_of(64);
+    let mut place = |rows: u64| {
+        let table = TablePlace { start, rows };
+        start = (start + rows as usize * row_bytes).next_multiple_of(64);
         table
     };
-    primes_from(17).take(NGRAM_TABLES).map(&mut place).collect()
+    rows.into_iter().map(&mut place).collect()
+}
+
+/// Rows of each of the tables of preset `ngram`, with `scale` times as many.
+#[must_use]
+pub fn ngram_rows(scale: u64) -> Vec<u64> {
+    primes_from(17).take(NGRAM_TABLES).map(|prime| prime * scale).collect()
+}
+
+/// The tables of preset `ngram`, with `scale` times as many rows.
+#[must_use]
+pub fn ngram_tables(scale: u64) -> Vec<TablePlace> {
+    places(ngram_rows(scale), NGRAM_ROW_BYTES)
 }
 
 /// Bytes that hold these tables of rows of `row_bytes`.

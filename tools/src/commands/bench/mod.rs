@@ -1,6 +1,8 @@
 //! `lanner bench`: the measurements, one file for each with its flags, and what they have in common.
 
+pub mod engram;
 pub mod floor;
+pub mod latency;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -17,6 +19,10 @@ use crate::exit::{ExitStatus, Failure};
 pub enum BenchCommand {
     /// Measure this machine's own limits: what the same bytes cost without a store
     Floor(floor::FloorArguments),
+    /// Measure get, put and exists, each against its limit
+    Latency(latency::LatencyArguments),
+    /// Measure look-ups in Engram tables, each against its limit
+    Engram(engram::EngramArguments),
 }
 
 /// Flags that every measurement has.
@@ -37,9 +43,11 @@ pub struct CommonArguments {
 ///
 /// # Errors
 /// What kept it from measuring or from writing its report.
-pub fn run(command: &BenchCommand, json: bool) -> Result<ExitStatus, Failure> {
+pub fn run(command: &BenchCommand, url: &str, json: bool) -> Result<ExitStatus, Failure> {
     match command {
         BenchCommand::Floor(arguments) => floor::run(arguments, json),
+        BenchCommand::Latency(arguments) => latency::run(arguments, url, json),
+        BenchCommand::Engram(arguments) => engram::run(arguments, url, json),
     }
 }
 

@@ -1,0 +1,214 @@
+//! The product's rounds: one call of `get`, `exists` or `put`, or many gets in flight.
+
+use std::sync::Arc;
+
+use fastrand::Rng;
+use lanner_client::Client;
+use lanner_shared::time::Clock;
+
+use super::values::{Stored, Values, wrong_bytes};
+use crate::bench::workload::Workload;
+use crate::exit::Failure;
+
+/// Reads an object at random.
+pub struct GetCall {
+    client: Client,
+    stored: Arc<Stored>,
+    random: Rng,
+    buffer: Vec<u8>,
+}
+
+impl GetCall {
+    /// Reads of `stored`.
+    #[must_use]
+    pub fn new(client: Client, stored: Arc<Stored>, seed: u64) -> GetCall {
+        let buffer = vec![0; stored.values.bytes];
+        GetCall { client, stored, random: Rng::with_seed(seed), buffer }
+    }
+}
+
+impl Workload for GetCall {
+    fn name(&self) -> String {
+        format!("get, {} bytes", self.stored.values.bytes)
+    }
+
+    fn prepare(&mut self) -> Result<u64, Failure> {
+        self.stored.verify()
+    }
+
+    fn round(&mut self) -> Result<u64, Failure> {
+        let number = self.random.usize(0..self.stored.keys.len());
+        let key = &self.stored.keys[number];
+        let before = Clock.now();
+        let bytes = self.client.get_into(key, &mut self.buffer)?;
+        let nanos = Clock.now().since(before).as_nanos() as u64;
+        let is_right =
+            bytes == self.buffer.len() as u64 && self.stored.values.is_stamped(number as u64, &self.buffer);
+        if is_right { Ok(nanos) } else { Err(wrong_bytes(key)) }
+    }
+}
+
+/// Asks whether an object at random is there.
+pub struct ExistsCall {
+    client: Client,
+    stored: Arc<Stored>,
+    random: Rng,
+}
+
+impl ExistsCall {
+    /// Asks for those of `stored`.
+    #[must_use]
+    pub fn new(client: Client, stored: Arc<Stored>, seed: u64) -> ExistsCall {
+        ExistsCall { client, stored, random: Rng::with_seed(seed) }
+    }
+}
+
+impl Workload for ExistsCall {
+    fn name(&self) -> String {
+        "exists".to_owned()
+    }
+
+    fn prepare(&mut self) -> Result<u64, Failure> {
+        self.stored.verify()
+    }
+
+    fn round(&mut self) -> Result<u64, Failure> {
+        let key = &self.stored.keys[self.random.usize(0..self.stored.keys.len())];
+        let before = Clock.now();
+        let is_there = self.client.exists(key)?;
+        let nanos = Clock.now().since(before).as_nanos() as u64;
+        if is_there { Ok(nanos) } else { Err(missing(key)) }
+    }
+}
+
+fn missing(key: &[u8]) -> Failure {
+    Failure::Machine(format!(
+        "{} is missing: the store is too small for the working set, or lost it",
+        key.escape_ascii()
+    ))
+}
+
+/// Stores a new object; removes the oldest of its own beyond a number of them, untimed.
+pub struct PutCall {
+    client: Client,
+    values: Values,
+    /// The value, but for its first bytes, which each object has of its own.
+    value: Vec<u8>,
+    next: u64,
+    oldest: u64,
+    most: u64,
+}
+
+impl PutCall {
+    /// Puts that keep at most `most` objects in the store.
+    #[must_use]
+    pub fn new(client: Client, values: Values, most: u64) -> PutCall {
+        PutCall { client, values, value: values.value(0), next: 0, oldest: 0, most: most.max(1) }
+    }
+
+    fn stamp(&mut self) {
+        let stamp = self.next.to_le_bytes();
+        let count = self.value.len().min(stamp.len());
+        self.value[..count].copy_from_slice(&stamp[..count]);
+    }
+
+    /// Compares the object that was stored last.
+    fn verify_last(&mut self) -> Result<u64, Failure> {
+        if self.next == 0 {
+            return Ok(0);
+        }
+        let key = self.values.key(self.next - 1);
+        let value = self.client.get(&key)?;
+        if value == self.value { Ok(value.len() as u64) } else { Err(wrong_bytes(&key)) }
+    }
+}
+
+impl Workload for PutCall {
+    fn name(&self) -> String {
+        format!("put, {} bytes", self.values.bytes)
+    }
+
+    fn prepare(&mut self) -> Result<u64, Failure> {
+        self.round()?;
+        self.verify_last()
+    }
+
+    /// What the turn before stored last is compared at the start of this one.
+    fn begin_turn(&mut self) -> Result<(), Failure> {
+        self.verify_last().map(drop)
+    }
+
+    fn round(&mut self) -> Result<u64, Failure> {
+        if self.next - self.oldest >= self.most {
+            self.client.remove(&self.values.key(self.oldest))?;
+            self.oldest += 1;
+        }
+        let key = self.values.key(self.next);
+        self.stamp();
+        let before = Clock.now();
+        self.client.put(&key, &self.value)?;
+        let nanos = Clock.now().since(before).as_nanos() as u64;
+        self.next += 1;
+        Ok(nanos)
+    }
+}
+
+impl Drop for PutCall {
+    fn drop(&mut self) {
+        let keys: Vec<Vec<u8>> = (self.oldest..self.next).map(|number| self.values.key(number)).collect();
+        for keys in keys.chunks(1024) {
+            let _ = self.client.remove_batch(keys);
+        }
+    }
+}
+
+/// Reads many objects at random, each with a request of its own, all in flight at the same time.
+pub struct PipelinedGets {
+    client: Client,
+    stored: Arc<Stored>,
+    random: Rng,
+    buffers: Vec<Vec<u8>>,
+}
+
+impl PipelinedGets {
+    /// `depth` reads of `stored` at a time.
+    #[must_use]
+    pub fn new(client: Client, stored: Arc<Stored>, depth: usize, seed: u64) -> PipelinedGets {
+        let buffers = vec![vec![0; stored.values.bytes]; depth];
+        PipelinedGets { client, stored, random: Rng::with_seed(seed), buffers }
+    }
+}
+
+impl Workload for PipelinedGets {
+    fn name(&self) -> String {
+        format!("get, {} bytes, {} in flight", self.stored.values.bytes, self.buffers.len())
+    }
+
+    fn prepare(&mut self) -> Result<u64, Failure> {
+        self.stored.verify()
+    }
+
+    fn round(&mut self) -> Result<u64, Failure> {
+        let numbers: Vec<usize> =
+            self.buffers.iter().map(|_| self.random.usize(0..self.stored.keys.len())).collect();
+        let mut targets: Vec<[&mut [u8]; 1]> =
+            self.buffers.iter_mut().map(|buffer| [buffer.as_mut_slice()]).collect();
+        let before = Clock.now();
+        let mut pending = Vec::with_capacity(targets.len());
+        for (number, target) in numbers.iter().zip(&mut targets) {
+            pending.push(self.client.submit_get_into_batch(&self.stored.keys[*number..=*number], target)?);
+        }
+        for call in pending {
+            for outcome in call.wait()? {
+                outcome?;
+            }
+        }
+        let nanos = Clock.now().since(before).as_nanos() as u64;
+        let is_right =
+            |(number, buffer): (&usize, &Vec<u8>)| self.stored.values.is_stamped(*number as u64, buffer);
+        match numbers.iter().zip(&self.buffers).find(|pair| !is_right(*pair)) {
+            None => Ok(nanos),
+            Some((number, _)) => Err(wrong_bytes(&self.stored.keys[*number])),
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! `bench latency`: one call at a time (or several in flight, or several threads), each held against what the machine could do without
+//! a store, in turns of one run.
+//!
+//! | call | over shared memory | over TCP |
+//! |---|---|---|
+//! | `exists`, `get` and `put` below 64 KiB | round trip over a bare ring | echo of the same bytes each way |
+//! | `get` and `put` from 64 KiB on | `memcpy` of memory that no cache holds | transfer of the same bytes |
+
+pub mod calls;
+pub mod values;
+
+use std::rc::Rc;
+use std::sync::{Arc, Barrier};
+use std::thread;
+
+use bytesize::ByteSize;
+use clap::ValueEnum;
+use lanner_client::{Client, TransportChoice};
+
+use super::environment::Environment;
+use super::floor::copy::ColdCopy;
+use super::floor::cores::CorePair;
+use super::floor::echo::TcpEcho;
+use super::floor::echo_server::Shape;
+use super::floor::quiet::AfterQuiet;
+use super::floor::ring::RingRoundTrip;
+use super::floor::segment::Segment;
+use super::histogram::LatencyHistogram;
+use super::progress::Progress;
+use super::report::{Report, Row};
+use super::target;
+use super::workload::{Plan, Workload, alternate};
+use crate::exit::Failure;
+use calls::{ExistsCall, GetCall, PipelinedGets, PutCall};
+use values::{Stored, Values};
+
+/// From this size on a read over shared memory costs what copying costs, and below what asking costs.
+const LARGE_BYTES: usize = 64 << 10;
+
+/// Header and key of a request, or header of a reply: about what a call takes beside its value.
+const FRAME_BYTES: usize = 64;
+
+/// A call to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Op {
+    /// Reads a value into the caller's buffer.
+    Get,
+    /// Stores a value under a key that is free.
+    Put,
+    /// Asks whether a key is there.
+    Exists,
+}
+
+impl Op {
+    fn name(self) -> &'static str {
+        match self {
+            Op::Get => "get",
+            Op::Put => "put",
+            Op::Exists => "exists",
+        }
+    }
+}
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct LatencySettings {
+    /// The servers.
+    pub url: String,
+    /// Over which transports.
+    pub transports: Vec<TransportChoice>,
+    /// Which calls.
+    pub ops: Vec<Op>,
+    /// Bytes of a value.
+    pub sizes: Vec<usize>,
+    /// Threads that call at the same time.
+    pub threads: usize,
+    /// Calls that each thread has in flight.
+    pub depth: usize,
+    /// Bytes of all values of one size together.
+    pub working_set: u64,
+    /// How much, for each row.
+    pub plan: Plan,
+    /// Where.
+    pub cores: CorePair,
+    /// Seed of all random choices.
+    pub seed: u64,
+}
+
+/// One row's choices.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    op: Op,
+    transport: TransportChoice,
+    bytes: usize,
+}
+
+/// Measures every combination, on the calling thread, which stays on the client's CPU afterwards.
+///
+/// # Errors
+/// What the store says, what this machine refuses, a wrong byte or a missing result.
+pub fn measure(settings: &LatencySettings) -> Result<Report, Failure> {
+    let environment = Environment::gather();
+    if settings.threads == 1 {
+        settings.cores.pin_client()?;
+    }
+    let mut results = Vec::new();
+    for transport in &settings.transports {
+        let client = target::connect(&settings.url, *transport)?;
+        for bytes in &settings.sizes {
+            for op in &settings.ops {
+                // What exists costs doesn't depend on the value's size.
+                if *op != Op::Exists || bytes == &settings.sizes[0] {
+                    results.push(row(
+                        settings,
+                        &client,
+                        Case { op: *op, transport: *transport, bytes: *bytes },
+                    )?);
+                }
+            }
+        }
+    }
+    Ok(Report { benchmark: "latency", environment, results, history: Vec::new() })
+}
+
+fn row(settings: &LatencySettings, client: &Client, case: Case) -> Result<Row, Failure> {
+    let values = Values { run: fastrand::u64(..), bytes: case.bytes, seed: settings.seed };
+    let count = (settings.working_set / case.bytes.max(1) as u64).clamp(1, 10_000);
+    check_room(client, count * case.bytes as u64)?;
+    let stored = match case.op {
+        Op::Put => None,
+        Op::Get | Op::Exists => Some(Arc::new(Stored::new(client, values, count)?)),
+    };
+    let depth = if case.op == Op::Get { settings.depth } else { 1 };
+    let make = |seed: u64| product(client, stored.as_ref(), case, values, depth, count, seed);
+    let (verified_bytes, latencies, floor) = if settings.threads > 1 {
+        let (verified_bytes, latencies) = many_threads(settings, &make)?;
+        (verified_bytes, latencies, None)
+    } else {
+        one_thread(settings, client, case, depth, count, make(settings.seed))?
+    };
+    let parts = depth as u64;
+    let rate = latencies.rounds_per_second() * (depth * settings.threads) as f64;
+    let varied = vec![
+        ("op", case.op.name().into()),
+        ("transport", case.transport.name().into()),
+        ("size", case.bytes.into()),
+        ("threads", settings.threads.into()),
+        ("depth", depth.into()),
+    ];
+    Ok(Row {
+        varied,
+        iterations: latencies.rounds(),
+        verified_bytes,
+        errors: 0,
+        unit: if depth == 1 { "latency_us" } else { "us_per_operation" },
+        latency: latencies.summary_us(parts),
+        floor: floor.map(|floor: LatencyHistogram| floor.summary_us(1)),
+        operations_per_second: Some(rate),
+    })
+}
+
+/// Objects that evict each other would be missing when they are read.
+fn check_room(client: &Client, bytes: u64) -> Result<(), Failure> {
+    let capacity: u64 = client.servers().iter().map(|server| server.capacity_bytes).sum();
+    if bytes <= capacity / 4 * 3 {
+        return Ok(());
+    }
+    let [bytes, capacity] = [bytes, capacity].map(|bytes| ByteSize(bytes).display().iec());
+    Err(Failure::WrongUse(format!(
+        "a working set of {bytes} doesn't fit servers of {capacity} with room to spare; lower --working-set, or give them more --memory"
+    )))
+}
+
+fn product(
+    client: &Client,
+    stored: Option<&Arc<Stored>>,
+    case: Case,
+    values: Values,
+    depth: usize,
+    count: u64,
+    seed: u64,
+) -> Box<dyn Workload> {
+    let client = client.clone();
+    match (case.op, stored) {
+        (Op::Exists, Some(stored)) => Box::new(ExistsCall::new(client, stored.clone(), seed)),
+        (Op::Get, Some(stored)) if depth > 1 => {
+            Box::new(PipelinedGets::new(client, stored.clone(), depth, seed))
+        }
+        (Op::Get, Some(stored)) => Box::new(GetCall::new(client, stored.clone(), seed)),
+        (Op::Put, _) | (_, None) => {
+            // Each thread has keys of its own.
+            Box::new(PutCall::new(client, Values { run: fastrand::u64(..), ..values }, count))
+        }
+    }
+}
+
+type Measured = (u64, LatencyHistogram, Option<LatencyHistogram>);
+
+/// The product in turns with its limit, if that can be had here.
+fn one_thread(
+    settings: &LatencySettings,
+    client: &Client,
+    case: Case,
+    depth: usize,
+    count: u64,
+    mut product: Box<dyn Workload>,
+) -> Result<Measured, Failure> {
+    let verified_bytes = product.prepare()?;
+    let has_floor = depth == 1 && target::is_local(client);
+    let mut floor = if has_floor { Some(floor_of(settings, case, count)?) } else { None };
+    let mut workloads: Vec<&mut dyn Workload> = vec![&mut *product];
+    if let Some(floor) = &mut floor {
+        floor.prepare()?;
+        workloads.push(&mut **floor);
+    }
+    let name = format!("{}, {}", case.transport.name(), workloads[0].name());
+    let mut histograms = alternate(
+        &mut workloads,
+        &plan_for(settings.plan, case),
+        &Progress::new(name, settings.plan.rounds),
+    )?;
+    let floor = if has_floor { histograms.pop() } else { None };
+    Ok((verified_bytes, histograms.remove(0), floor))
+}
+
+/// Turns of some milliseconds, whatever a round takes.
+fn plan_for(plan: Plan, case: Case) -> Plan {
+    let rounds_in_a_turn = match (case.transport, case.bytes) {
+        (_, LARGE_BYTES..) => 50,
+        (TransportChoice::Tcp, _) => 200,
+        _ => 2000,
+    };
+    Plan { rounds_in_a_turn, ..plan }
+}
+
+fn floor_of(settings: &LatencySettings, case: Case, count: u64) -> Result<Box<dyn Workload>, Failure> {
+    let cores = settings.cores;
+    if case.transport == TransportChoice::Tcp {
+        let (request, reply) = match case.op {
+            Op::Exists => (FRAME_BYTES, FRAME_BYTES),
+            Op::Get => (FRAME_BYTES, FRAME_BYTES + case.bytes),
+            Op::Put => (FRAME_BYTES + case.bytes, FRAME_BYTES),
+        };
+        return Ok(Box::new(AfterQuiet(TcpEcho::new(cores, Shape { request, reply })?)));
+    }
+    if case.op == Op::Exists || case.bytes < LARGE_BYTES {
+        return Ok(Box::new(AfterQuiet(RingRoundTrip::new(cores)?)));
+    }
+    // As much memory as the objects take, so that it is as cold as they are.
+    let segment = Segment::new(count * case.bytes as u64, target::pages())?;
+    Ok(Box::new(AfterQuiet(ColdCopy::new(Rc::new(segment), case.bytes, settings.seed))))
+}
+
+/// Several threads at the same time, each with a connection of its own. There is no limit to hold them against.
+fn many_threads(
+    settings: &LatencySettings,
+    make: &(dyn Fn(u64) -> Box<dyn Workload> + Sync),
+) -> Result<(u64, LatencyHistogram), Failure> {
+    let start = Barrier::new(settings.threads);
+    let run = |thread: usize| {
+        let mut product = make(settings.seed + thread as u64);
+        let prepared = product.prepare();
+        // Also after a failure, or the others would wait for ever.
+        start.wait();
+        let progress = Progress::hidden();
+        let histograms = alternate(&mut [&mut *product], &settings.plan, &progress)?;
+        Ok((prepared?, histograms))
+    };
+    let outcomes: Vec<Result<(u64, Vec<LatencyHistogram>), Failure>> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..settings.threads).map(|thread| scope.spawn(move || run(thread))).collect();
+        let gone = |_| Err(Failure::Machine("a measuring thread panicked".to_owned()));
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(gone)).collect()
+    });
+    let mut all = LatencyHistogram::new();
+    let mut verified_bytes = 0;
+    for outcome in outcomes {
+        let (verified, histograms) = outcome?;
+        verified_bytes += verified;
+        histograms.iter().for_each(|histogram| all.add(histogram));
+    }
+    Ok((verified_bytes, all))
+}
