@@ -1,0 +1,164 @@
+//! Listens to a connection at the server's end: which frames came in, and how each was answered.
+
+use crate::content::{self, Version};
+use lanner_shared::wire::body::BodyReader;
+use lanner_shared::wire::get::GetBody;
+use lanner_shared::wire::header::{HEADER_BYTES, Header};
+use lanner_shared::wire::put::PutMode;
+use lanner_shared::wire::{Descriptor, MAX_VERSION, Opcode, keys, put};
+use std::collections::VecDeque;
+
+/// A request, as far as the model cares.
+#[derive(Debug)]
+pub struct Asked {
+    pub opcode: Opcode,
+    pub keys: Vec<Vec<u8>>,
+    pub is_upsert: bool,
+    pub ttl_seconds: u32,
+    pub payload_bytes: u64,
+    /// The payload's first bytes.
+    number: Vec<u8>,
+}
+
+impl Asked {
+    /// The version of the value, once all of it has come.
+    pub fn version(&self) -> Version {
+        content::version_of(&self.number)
+    }
+}
+
+/// What was answered.
+#[derive(Debug)]
+pub struct Answer<'a> {
+    pub status: u16,
+    pub body: &'a [u8],
+}
+
+impl<'a> Answer<'a> {
+    /// The descriptors of a query or get.
+    pub fn descriptors(&self) -> &'a [Descriptor] {
+        let count = if self.status == 0 { self.body.len() / size_of::<Descriptor>() } else { 0 };
+        BodyReader::new(self.body).values(count).unwrap_or_default()
+    }
+}
+
+/// Cuts a stream into frames.
+#[derive(Debug, Default)]
+struct Cutter {
+    partial: Vec<u8>,
+    payload_missing: u64,
+}
+
+impl Cutter {
+    /// Hands out each frame, and the pieces of the payload behind it.
+    fn feed(&mut self, mut bytes: &[u8], mut frame: impl FnMut(&Header, &[u8]), mut payload: impl FnMut(&[u8])) {
+        while !bytes.is_empty() {
+            if self.payload_missing > 0 {
+                let count = bytes.len().min(self.payload_missing as usize);
+                payload(&bytes[..count]);
+                self.payload_missing -= count as u64;
+                bytes = &bytes[count..];
+                continue;
+            }
+            let header = |partial: &[u8]| Header::decode(partial.first_chunk()?, MAX_VERSION).ok();
+            let wanted = HEADER_BYTES + header(&self.partial).map_or(0, |header| header.body_bytes as usize);
+            let count = bytes.len().min(wanted - self.partial.len());
+            self.partial.extend_from_slice(&bytes[..count]);
+            bytes = &bytes[count..];
+            if let Some(header) = header(&self.partial)
+                && self.partial.len() == HEADER_BYTES + header.body_bytes as usize
+            {
+                frame(&header, &self.partial[HEADER_BYTES..]);
+                self.payload_missing = header.payload_bytes;
+                self.partial.clear();
+            }
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Tap {
+    requests: Cutter,
+    replies: Cutter,
+    unanswered: VecDeque<Asked>,
+    asked: u64,
+    answered: u64,
+}
+
+impl Tap {
+    /// These bytes were taken in by the server.
+    pub fn requested(&mut self, bytes: &[u8]) {
+        let Tap { requests, unanswered, asked, answered, .. } = self;
+        let mut arrived = Vec::new();
+        let mut last_payload = Vec::new();
+        requests.feed(
+            bytes,
+            |header, body| {
+                arrived.push(understood(header, body));
+                last_payload.push(Vec::new());
+            },
+            |payload| match last_payload.last_mut() {
+                Some(number) => number.extend_from_slice(&payload[..payload.len().min(8)]),
+                // Of a frame that came earlier and may be answered already.
+                None if answered < asked => {
+                    if let Some(last) = unanswered.back_mut() {
+                        let missing = 8_usize.saturating_sub(last.number.len());
+                        last.number.extend_from_slice(&payload[..payload.len().min(missing)]);
+                    }
+                }
+                None => {}
+            },
+        );
+        for (mut asked_now, number) in arrived.into_iter().zip(last_payload) {
+            asked_now.number = number;
+            self.asked += 1;
+            self.unanswered.push_back(asked_now);
+        }
+    }
+
+    /// These bytes were queued as answers; `each` is told of every one that is whole.
+    pub fn replied(&mut self, bytes: &[u8], mut each: impl FnMut(Asked, Answer<'_>)) {
+        let Tap { replies, unanswered, answered, .. } = self;
+        replies.feed(
+            bytes,
+            |header, body| {
+                *answered += 1;
+                if let Some(asked) = unanswered.pop_front() {
+                    each(asked, Answer { status: header.status, body });
+                }
+            },
+            |_| {},
+        );
+    }
+}
+
+fn understood(header: &Header, body: &[u8]) -> Asked {
+    let mut asked = Asked {
+        opcode: header.opcode,
+        keys: Vec::new(),
+        is_upsert: false,
+        ttl_seconds: 0,
+        payload_bytes: header.payload_bytes,
+        number: Vec::new(),
+    };
+    let mut reader = BodyReader::new(body);
+    match header.opcode {
+        Opcode::Put => {
+            let put = put::decode(body).expect("clients send what can be understood");
+            asked.keys.push(put.key.to_vec());
+            asked.is_upsert = put.mode == PutMode::Upsert;
+            asked.ttl_seconds = put.ttl_seconds;
+        }
+        Opcode::Get | Opcode::Query | Opcode::Exists | Opcode::Remove => {
+            if header.opcode == Opcode::Get {
+                let _: GetBody = reader.value().expect("clients send what can be understood");
+            }
+            for index in 0..usize::from(header.count) {
+                asked.keys.push(keys::next(&mut reader, index).expect("a valid key").to_vec());
+            }
+        }
+        _ => {}
+    }
+    asked
+}
