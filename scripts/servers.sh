@@ -14,13 +14,31 @@ READY_LINE=
 
 # Prints the numbers of the NUMA nodes that have CPUs, one a line. A kernel without NUMA has node 0.
 numa_nodes() {
-    local list entry
+    local list
     list=$(cat "${NODE_FOLDER:-/sys/devices/system/node}/has_cpu" 2>/dev/null) || list=0
+    cpus_in "${list:-0}"
+}
+
+# cpus_in LIST: prints the numbers of a kernel's list such as 0-3,8, one a line.
+cpus_in() {
+    local entry
     local -a entries
-    IFS=, read -ra entries <<<"${list:-0}"
+    IFS=, read -ra entries <<<"$1"
     for entry in "${entries[@]}"; do
         seq "${entry%-*}" "${entry#*-}"
     done
+}
+
+# server_cores NODE: prints the CPUs that a server on this node is to run on, separated by commas, when clients are to run beside it: those
+# of the node that this process may use but the first one, where `lanner bench` runs; that one too if there is no other.
+server_cores() {
+    local of_node allowed
+    local -a cpus
+    allowed=$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' "${STATUS_FILE:-/proc/self/status}")
+    of_node=$(cat "${NODE_FOLDER:-/sys/devices/system/node}/node$1/cpulist" 2>/dev/null) || of_node=$allowed
+    mapfile -t cpus < <(comm -12 <(cpus_in "$of_node" | sort) <(cpus_in "$allowed" | sort) | sort -n)
+    ((${#cpus[@]} > 1)) && cpus=("${cpus[@]:1}")
+    (IFS=, && echo "${cpus[*]}")
 }
 
 # ready_field NAME: prints a field of READY_LINE, `listen` or `boot`, say.

@@ -82,3 +82,25 @@ fn numa_nodes_are_listed() {
     }
     check("NODE_FOLDER=none numa_nodes", "0\n");
 }
+
+/// Shows which CPUs a server gets beside a client: those of its node but the first, of those that are allowed; all if there is one only.
+#[test]
+fn a_server_leaves_a_cpu_to_its_client() {
+    for (of_node, allowed, cores) in [
+        ("0-3", "0-7", "1,2,3\n"),
+        ("4-7", "0-5", "5\n"),
+        ("0-1", "0-1", "1\n"),
+        ("0", "0-3", "0\n"),
+        ("8-11", "9-10", "10\n"),
+    ] {
+        let script = format!(
+            "mkdir -p nodes/node2; echo {of_node} > nodes/node2/cpulist; printf 'Cpus_allowed_list:\\t{allowed}\\n' > status
+            NODE_FOLDER=nodes STATUS_FILE=status server_cores 2"
+        );
+        check(&script, cores);
+    }
+    check(
+        "printf 'Cpus_allowed_list:\\t2-4\\n' > status; NODE_FOLDER=none STATUS_FILE=status server_cores 0",
+        "3,4\n",
+    );
+}

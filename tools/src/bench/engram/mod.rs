@@ -72,11 +72,11 @@ pub struct EngramSettings {
     pub url: String,
     /// Over which transports.
     pub transports: Vec<TransportChoice>,
-    /// The tables.
-    pub preset: Preset,
+    /// The tables, one data set after the other.
+    pub presets: Vec<Preset>,
     /// As many times the preset's rows.
     pub scale_rows: u64,
-    /// Tokens in a call.
+    /// Tokens in a call; those of the preset if there are none.
     pub tokens: Vec<u64>,
     /// How to read.
     pub modes: Vec<Mode>,
@@ -98,23 +98,38 @@ pub struct EngramSettings {
 pub fn measure(settings: &EngramSettings) -> Result<Report, Failure> {
     let environment = Environment::gather();
     settings.cores.pin_client()?;
-    let layers = settings.preset.layers(settings.scale_rows);
+    let mut report = Report { benchmark: "engram", environment, results: Vec::new(), history: Vec::new() };
+    for preset in &settings.presets {
+        report.results.extend(measure_preset(settings, *preset)?);
+        report.history.extend(history::of(*preset));
+    }
+    Ok(report)
+}
+
+fn measure_preset(settings: &EngramSettings, preset: Preset) -> Result<Vec<Row>, Failure> {
+    let layers = preset.layers(settings.scale_rows);
     let loading = target::connect(&settings.url, TransportChoice::Auto)?;
     check_room(&loading, &layers)?;
     let _stored = StoredLayers::new(&loading, &layers, settings.replaces)?;
     // Made once: filling gigabytes takes longer than measuring.
-    let floor_tables = FloorTables::new(settings, &layers, target::is_local(&loading))?;
-    let mut results = Vec::new();
+    let floor_tables = FloorTables::new(settings, preset, &layers, target::is_local(&loading))?;
+    let tokens = if settings.tokens.is_empty() { preset.tokens() } else { settings.tokens.clone() };
+    let mut rows = Vec::new();
     for transport in &settings.transports {
         let client = target::connect(&settings.url, *transport)?;
-        for tokens in &settings.tokens {
-            let bench =
-                Bench { settings, layers: &layers, client: &client, transport: *transport, tokens: *tokens };
-            results.extend(bench.rows(floor_tables.as_ref())?);
+        for tokens in &tokens {
+            let bench = Bench {
+                settings,
+                preset,
+                layers: &layers,
+                client: &client,
+                transport: *transport,
+                tokens: *tokens,
+            };
+            rows.extend(bench.rows(floor_tables.as_ref())?);
         }
     }
-    let history = history::of(settings.preset);
-    Ok(Report { benchmark: "engram", environment, results, history })
+    Ok(rows)
 }
 
 /// Tables that evict each other would be missing when they are read.
@@ -143,13 +158,14 @@ struct FloorTables {
 impl FloorTables {
     fn new(
         settings: &EngramSettings,
+        preset: Preset,
         layers: &[EngramConfig],
         is_local: bool,
     ) -> Result<Option<FloorTables>, Failure> {
         if !is_local || settings.transports.iter().all(|transport| *transport == TransportChoice::Tcp) {
             return Ok(None);
         }
-        let row_bytes = settings.preset.row_bytes();
+        let row_bytes = preset.row_bytes();
         let places =
             places(layers.iter().flat_map(|layer| layer.table_vocab_sizes.iter().copied()), row_bytes);
         let segment = Rc::new(Segment::new(bytes_of(&places, row_bytes), target::pages())?);
@@ -163,6 +179,7 @@ type Floor = (Vec<Mode>, Box<dyn Workload>);
 /// One number of tokens over one transport.
 struct Bench<'a> {
     settings: &'a EngramSettings,
+    preset: Preset,
     layers: &'a [EngramConfig],
     client: &'a Client,
     transport: TransportChoice,
@@ -225,17 +242,15 @@ impl Bench<'_> {
                     (vec![Mode::Query], self.query_request_bytes()),
                 ] {
                     if modes.iter().any(|mode| self.settings.modes.contains(mode)) {
-                        let shape = Shape {
-                            request,
-                            reply: HEADER_BYTES + self.ranges() * self.settings.preset.row_bytes(),
-                        };
+                        let shape =
+                            Shape { request, reply: HEADER_BYTES + self.ranges() * self.preset.row_bytes() };
                         floors.push((modes, Box::new(AfterQuiet(TcpEcho::new(self.settings.cores, shape)?))));
                     }
                 }
             }
         } else if let Some(FloorTables { segment, places }) = tables {
             let (tokens, seed) = (self.tokens, self.settings.seed);
-            let gather: Box<dyn Workload> = match self.settings.preset {
+            let gather: Box<dyn Workload> = match self.preset {
                 Preset::Ngram => Box::new(Gather::<{ preset::NGRAM_ROW_BYTES }>::new(
                     segment.clone(),
                     places.clone(),
@@ -289,7 +304,7 @@ impl Bench<'_> {
     ) -> Row {
         let mut varied = vec![
             ("transport", self.transport.name().into()),
-            ("preset", self.settings.preset.name().into()),
+            ("preset", self.preset.name().into()),
             ("mode", mode.name().into()),
             ("tokens", self.tokens.into()),
         ];

@@ -19,8 +19,8 @@ pub struct EngramArguments {
     #[command(flatten)]
     common: CommonArguments,
     /// Tables to look up in; they are stored first and removed afterwards
-    #[arg(long, value_enum)]
-    preset: Preset,
+    #[arg(long, value_enum, value_delimiter = ',', required = true, value_name = "store|ngram")]
+    preset: Vec<Preset>,
     /// Tokens in a call [default: those that results are published for]
     #[arg(long, value_delimiter = ',', value_name = "N,…", value_parser = clap::value_parser!(u64).range(1..=65_536))]
     tokens: Vec<u64>,
@@ -64,14 +64,12 @@ pub fn run(arguments: &EngramArguments, url: &str, json: bool) -> Result<ExitSta
         duration: arguments.duration,
         rounds_in_a_turn: 1000,
     };
-    let tokens =
-        if arguments.tokens.is_empty() { arguments.preset.tokens() } else { arguments.tokens.clone() };
     let settings = EngramSettings {
         url: url.to_owned(),
         transports: arguments.transport.clone(),
-        preset: arguments.preset,
+        presets: arguments.preset.clone(),
         scale_rows: arguments.scale_rows,
-        tokens,
+        tokens: arguments.tokens.clone(),
         modes: arguments.mode.clone(),
         replaces: arguments.replace,
         plan,

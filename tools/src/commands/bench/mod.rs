@@ -4,6 +4,7 @@ pub mod engram;
 pub mod floor;
 pub mod latency;
 
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
@@ -31,6 +32,9 @@ pub struct CommonArguments {
     /// Draw the results into an SVG file
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
+    /// Also write the report as JSON into a file
+    #[arg(long, value_name = "FILE.json")]
+    report: Option<PathBuf>,
     /// Seed of all random choices
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
@@ -58,6 +62,10 @@ fn finish(report: &Report, common: &CommonArguments, json: bool) -> Result<ExitS
     written.and_then(|()| output.flush()).map_err(Failure::Output)?;
     if let Some(path) = &common.plot {
         plot::write_svg(report, path)?;
+    }
+    if let Some(path) = &common.report {
+        let written = File::create(path).and_then(|mut file| report.write_json(&mut file));
+        written.map_err(|source| Failure::File { path: path.display().to_string(), source })?;
     }
     let errors: u64 = report.results.iter().map(|row| row.errors).sum();
     Ok(if errors == 0 { ExitStatus::Done } else { ExitStatus::No })
