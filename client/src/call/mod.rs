@@ -49,7 +49,7 @@ pub(crate) struct Exchange {
     attempts: u8,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum State {
     /// Not queued yet.
     New,
@@ -69,7 +69,7 @@ impl Exchange {
 
     #[inline]
     pub fn is_done(&self) -> bool {
-        self.state == State::Done
+        matches!(self.state, State::Done)
     }
 
     /// To be asked once more, after an answer that wasn't good enough.
@@ -99,7 +99,7 @@ pub(crate) fn drive(
     request: &dyn Request,
     receiver: &mut dyn Receiver,
 ) -> Poll<Result<()>> {
-    if exchange.state == State::New {
+    if matches!(exchange.state, State::New) {
         let connection = match lane.connection(client, exchange.route) {
             Ok(connection) => connection,
             Err(error) => return finish(exchange, Err(error)),

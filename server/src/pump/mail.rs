@@ -1,4 +1,5 @@
-//! What one core sends to another: connections that it accepted for it. Set-up only; no request passes here.
+//! What one core sends to another: connections, which it accepted for it or whose next frame is for it. No request passes here
+//! without its connection.
 
 use crate::service::Caller;
 use crate::transport::handshake::SocketKind;
@@ -17,7 +18,7 @@ pub enum Mail {
     Connection(Box<NewConnection>),
 }
 
-/// A connection whose handshake is done but for the last welcome.
+/// A connection whose handshake is done, but for the last welcome.
 #[derive(Debug)]
 pub struct NewConnection {
     /// Its socket.
@@ -28,8 +29,10 @@ pub struct NewConnection {
     pub tenant: usize,
     /// Who it is.
     pub caller: Caller,
-    /// What is still to be said.
-    pub welcome: Welcome,
+    /// What is still to be said, if the connection is new.
+    pub welcome: Option<Welcome>,
+    /// What was received of it and not served yet.
+    pub received: Vec<u8>,
     /// It wants a shared-memory lane, not only to know of the server's end.
     pub wants_lane: bool,
 }

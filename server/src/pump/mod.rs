@@ -79,6 +79,8 @@ pub struct PumpParts {
     pub acceptor: Option<Acceptor>,
     /// This core's mail.
     pub mailbox: Mailbox,
+    /// The ways to all cores' mail, by shard.
+    pub posts: Vec<mail::Post>,
     /// Who the server is.
     pub identity: Arc<Identity>,
     /// Whether it's to go on.
@@ -105,6 +107,7 @@ impl Pump {
                 is_draining: false,
                 partial_bytes: 0,
                 reply_bytes: 0,
+                posts: parts.posts,
                 identity: parts.identity.clone(),
             },
             tcp: Tcp::default(),
@@ -232,14 +235,14 @@ impl Pump {
     }
 
     fn adopt(&mut self, connection: NewConnection) {
-        let NewConnection { socket, kind, tenant, caller, welcome, wants_lane } = connection;
+        let NewConnection { socket, kind, tenant, caller, welcome, received, wants_lane } = connection;
+        // A lane's welcome waits until there is a lane.
+        if let (Some(welcome), false) = (&welcome, wants_lane) {
+            say(&socket, welcome);
+        }
         match kind {
-            SocketKind::Tcp => {
-                say(&socket, &welcome);
-                self.tcp.adopt(&mut self.core, socket, tenant, caller);
-            }
+            SocketKind::Tcp => self.tcp.adopt(&mut self.core, socket, tenant, caller, &received),
             SocketKind::Unix if !wants_lane => {
-                say(&socket, &welcome);
                 let entry = self.watchers.vacant_entry();
                 let operation =
                     Operation { kind: OperationKind::LaneEnd, index: entry.key() as u32 | Self::WATCHER };
@@ -259,7 +262,7 @@ impl Pump {
     fn adopt_lane(
         &mut self,
         socket: &std::os::fd::OwnedFd,
-        welcome: lanner_shared::wire::hello::Welcome,
+        welcome: Option<lanner_shared::wire::hello::Welcome>,
         tenant: usize,
         caller: crate::service::Caller,
     ) -> std::io::Result<()> {
@@ -271,7 +274,9 @@ impl Pump {
             return Err(std::io::Error::other(error.to_string()));
         }
         let lane = NewLane::new()?;
-        say(socket, &welcome);
+        if let Some(welcome) = &welcome {
+            say(socket, welcome);
+        }
         self.grant(socket, tenant, &lane)?;
         let socket = socket.try_clone()?;
         self.shm.adopt(&mut self.core, lane, socket, tenant, caller);

@@ -120,12 +120,13 @@ impl Server {
                 identity: identity.clone(),
                 prefaulted: prefaulted.clone(),
             };
-            let (acceptor, said) = (acceptor.take(), said.clone());
+            let (acceptor, said, posts) = (acceptor.take(), said.clone(), posts.clone());
             let (identity, control, board, poll) =
                 (identity.clone(), control.clone(), board.clone(), config.poll);
             let task = move || async move {
                 let made = plan.make_shards().and_then(|(shards, remark)| {
-                    let parts = PumpParts { shards, acceptor, mailbox, identity, control, board, poll };
+                    let parts =
+                        PumpParts { shards, acceptor, mailbox, posts, identity, control, board, poll };
                     Pump::new(parts).map(|pump| (pump, remark)).map_err(ring_refused)
                 });
                 match made {

@@ -18,7 +18,7 @@ use lanner_shared::wire::Opcode;
 use lanner_shared::wire::body;
 use lanner_shared::wire::error::append_reply;
 use lanner_shared::wire::header::{HEADER_BYTES, Header};
-use lanner_shared::{Result, ShardId};
+use lanner_shared::{Error, Result, ShardId};
 
 /// How far the bytes of a connection have been understood.
 #[derive(Debug, Default)]
@@ -57,6 +57,22 @@ pub enum PayloadTarget {
     },
 }
 
+/// Why a connection's bytes aren't served here any further.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// The peer has broken the protocol; it was told so, and its connection is to be closed when that's sent.
+    Broken(Error),
+    /// The next frame is for another shard of this server, and nothing of it was used up: it's in
+    /// [`Inbound::take_partial`], or at the start of the bytes that were left.
+    Elsewhere(ShardId),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Stop {
+        Stop::Broken(error)
+    }
+}
+
 /// A value that's being received.
 #[derive(Debug)]
 struct Value {
@@ -66,10 +82,7 @@ struct Value {
 }
 
 impl Inbound {
-    /// Serves as much of `bytes` as it can, and returns how much that was: all, unless the replies are full.
-    ///
-    /// # Errors
-    /// The peer has broken the protocol; it was told so, and its connection is to be closed when that's sent.
+    /// Serves as much of `bytes` as it can, and returns how much that was: all, unless the replies are full or [`Stop`] says why.
     pub fn feed(
         &mut self,
         shard: &mut Shard,
@@ -77,12 +90,15 @@ impl Inbound {
         caller: &Caller,
         bytes: &[u8],
         replies: &mut Replies,
-    ) -> Result<usize> {
+    ) -> (usize, Option<Stop>) {
         let mut used = 0;
         while used < bytes.len() && !(matches!(self.state, State::Frame) && replies.is_full()) {
             let rest = &bytes[used..];
             used += match &mut self.state {
-                State::Frame => self.feed_frame(shard, now, caller, rest, replies)?,
+                State::Frame => match self.feed_frame(shard, now, caller, rest, replies) {
+                    (count, None) => count,
+                    (count, stop) => return (used + count, stop),
+                },
                 State::Value(_) => self.feed_value(shard, now, caller, rest, replies),
                 State::Skip(missing) => {
                     let count = rest.len().min(usize::try_from(*missing).unwrap_or(usize::MAX));
@@ -92,9 +108,10 @@ impl Inbound {
                 State::Broken => bytes.len() - used,
             };
         }
-        Ok(used)
+        (used, None)
     }
 
+    /// Serves the frame at the start of `bytes`, or keeps what there is of it. How many bytes that used up.
     fn feed_frame(
         &mut self,
         shard: &mut Shard,
@@ -102,31 +119,55 @@ impl Inbound {
         caller: &Caller,
         bytes: &[u8],
         replies: &mut Replies,
-    ) -> Result<usize> {
+    ) -> (usize, Option<Stop>) {
         if self.partial.is_empty() {
-            if let Some((header, length)) = self.whole_frame(bytes, caller, replies)? {
-                self.serve_frame(shard, now, caller, &header, &bytes[HEADER_BYTES..length], replies)?;
-                return Ok(length);
-            }
-            self.partial.extend_from_slice(bytes);
-            return Ok(bytes.len());
+            return match self.whole_frame(bytes, caller, replies) {
+                Ok(Some((header, length))) => {
+                    match self.serve_frame(shard, now, caller, &header, &bytes[HEADER_BYTES..length], replies)
+                    {
+                        stop @ Some(Stop::Elsewhere(_)) => (0, stop),
+                        stop => (length, stop),
+                    }
+                }
+                Ok(None) => {
+                    self.partial.extend_from_slice(bytes);
+                    (bytes.len(), None)
+                }
+                Err(error) => (bytes.len(), Some(error.into())),
+            };
         }
         // First the header, then what it announces.
-        let wanted = match self.partial.first_chunk::<HEADER_BYTES>() {
+        let wanted = match self
+            .partial
+            .first_chunk::<HEADER_BYTES>()
+            .map(|header| Header::decode(header, caller.version))
+        {
             None => HEADER_BYTES,
-            Some(header) => HEADER_BYTES + Header::decode(header, caller.version)?.body_bytes as usize,
+            Some(header) => HEADER_BYTES + header.map_or(0, |header| header.body_bytes as usize),
         };
         let count = bytes.len().min(wanted - self.partial.len());
         self.partial.reserve_exact(wanted - self.partial.len());
         self.partial.extend_from_slice(&bytes[..count]);
         let partial = std::mem::take(&mut self.partial);
-        match self.whole_frame(&partial, caller, replies)? {
-            Some((header, length)) => {
-                self.serve_frame(shard, now, caller, &header, &partial[HEADER_BYTES..length], replies)?;
+        let stop = match self.whole_frame(&partial, caller, replies) {
+            Ok(Some((header, length))) => {
+                self.serve_frame(shard, now, caller, &header, &partial[HEADER_BYTES..length], replies)
             }
-            None => self.partial = partial,
+            Ok(None) => {
+                self.partial = partial;
+                return (count, None);
+            }
+            Err(error) => Some(error.into()),
+        };
+        if matches!(stop, Some(Stop::Elsewhere(_))) {
+            self.partial = partial;
         }
-        Ok(count)
+        (count, stop)
+    }
+
+    /// What is kept of a frame that wasn't served.
+    pub fn take_partial(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.partial)
     }
 
     /// The header of the frame at the start of `bytes` and the frame's length, if all of it is there.
@@ -161,7 +202,11 @@ impl Inbound {
         header: &Header,
         body: &[u8],
         replies: &mut Replies,
-    ) -> Result<()> {
+    ) -> Option<Stop> {
+        let config = shard.config();
+        if header.shard != config.shard && header.shard.0 < config.shards && caller.can_move {
+            return Some(Stop::Elsewhere(header.shard));
+        }
         match serve(shard, now, caller, header, body, replies) {
             Ok(Payload::None) => {}
             Ok(Payload::Skip(bytes)) => self.state = State::Skip(bytes),
@@ -173,10 +218,10 @@ impl Inbound {
             }
             Err(error) => {
                 self.state = State::Broken;
-                return Err(error);
+                return Some(error.into());
             }
         }
-        Ok(())
+        None
     }
 
     fn feed_value(

@@ -33,6 +33,8 @@ pub struct Caller {
     pub version: u8,
     /// Whether replies may carry values. Over shared memory they don't: the client reads the segment.
     pub sends_values: bool,
+    /// Whether the connection can go to the shard that a frame is for. If not, such a frame is refused.
+    pub can_move: bool,
     /// The server is draining: nothing new is stored.
     pub is_draining: bool,
 }

@@ -231,6 +231,7 @@ impl Acceptor {
             boot: self.identity.boot(),
             version,
             sends_values: peer.kind == SocketKind::Tcp,
+            can_move: peer.kind == SocketKind::Tcp,
             is_draining: false,
         };
         self.next_peer += 1;
@@ -239,7 +240,8 @@ impl Acceptor {
             kind: peer.kind,
             tenant,
             caller,
-            welcome: self.identity.welcome(version, shard, peer.kind),
+            welcome: Some(self.identity.welcome(version, shard, peer.kind)),
+            received: Vec::new(),
             // Over a Unix socket without a shard the client only waits for the server's end.
             wants_lane: peer.kind == SocketKind::Unix && asked != ANY_SHARD,
         };

@@ -13,6 +13,7 @@ pub mod shm;
 pub mod stats;
 pub mod tcp;
 
+use crate::pump::mail::Post;
 use crate::pump::ring::{Completion, Ring};
 use crate::server::identity::Identity;
 use crate::shard::Shard;
@@ -38,6 +39,8 @@ pub struct Core {
     pub partial_bytes: u64,
     /// Bytes that connections hold of answers that weren't taken yet.
     pub reply_bytes: u64,
+    /// The ways to all cores' mail, by shard.
+    pub posts: Vec<Post>,
     /// Who the server is.
     pub identity: Arc<Identity>,
 }

@@ -173,26 +173,31 @@ impl Peer {
     /// Takes the lines of a frame; serves it when they are all there.
     #[inline]
     fn take_frame(&mut self, core: &mut Core) -> bool {
+        let mut grants_leases = false;
         loop {
             let Some(line) = self.requests.pop(self.lane.requests()) else { return false };
             self.frame.extend_from_slice(&line);
-            match frame_bytes(&self.frame, self.caller.version) {
-                Some(length) if self.frame.len() < length => {}
-                Some(length) => {
-                    self.frame.truncate(length);
+            match header(&self.frame, self.caller.version) {
+                Some(header) if self.frame.len() < frame_bytes(&header) => {}
+                Some(header) => {
+                    self.frame.truncate(frame_bytes(&header));
+                    grants_leases = header.opcode.grants_leases();
                     break;
                 }
                 // No header: the answer says so, and the lane ends.
                 None => break,
             }
         }
-        // Later than the request was sent, so that a lease isn't counted from before (promise P1).
-        core.now = Clock.now();
+        if grants_leases {
+            // Later than the request was sent, so that a lease isn't counted from before (promise P1). Other answers don't
+            // depend on some microseconds, and looking at the clock takes longer than most of them.
+            core.now = Clock.now();
+        }
         self.caller.is_draining = core.is_draining;
         let shard = &mut core.shards[self.tenant];
         core.stats.received_bytes += self.frame.len() as u64;
-        let outcome = self.inbound.feed(shard, core.now, &self.caller, &self.frame, &mut self.replies);
-        self.has_broken_rules |= outcome.is_err();
+        let (_, stop) = self.inbound.feed(shard, core.now, &self.caller, &self.frame, &mut self.replies);
+        self.has_broken_rules |= stop.is_some();
         self.frame.clear();
         true
     }
@@ -263,12 +268,17 @@ impl Peer {
     }
 }
 
-/// Bytes that a frame takes in the request lines, as far as that's known; `None` if it has no valid header.
+/// The header of a frame whose first line has come, if it's valid.
 #[inline]
-fn frame_bytes(frame: &[u8], version: u8) -> Option<usize> {
-    let header = Header::decode(frame.first_chunk::<HEADER_BYTES>()?, version).ok()?;
+fn header(frame: &[u8], version: u8) -> Option<Header> {
+    Header::decode(frame.first_chunk::<HEADER_BYTES>()?, version).ok()
+}
+
+/// Bytes that a frame takes in the request lines.
+#[inline]
+fn frame_bytes(header: &Header) -> usize {
     let inline = if header.payload_bytes <= INLINE_PAYLOAD_BYTES { header.payload_bytes as usize } else { 0 };
-    Some(HEADER_BYTES + header.body_bytes as usize + inline)
+    HEADER_BYTES + header.body_bytes as usize + inline
 }
 
 /// A lane that was made for a client and not handed over yet.

@@ -13,6 +13,8 @@ pub struct TransportStats {
     pub connections_opened: u64,
     /// Connections and lanes that have ended.
     pub connections_closed: u64,
+    /// Connections that went to another core, because a frame was for its shard.
+    pub connections_moved: u64,
     /// Connections that were refused for want of room.
     pub connections_refused: u64,
     /// Handshakes refused because no version of the protocol is common.

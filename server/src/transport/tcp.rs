@@ -13,17 +13,19 @@
 
 use super::{Core, Transport};
 use crate::config::memory_plan::{PARTIAL_FRAME_BYTES, RECEIVE_BUFFER_BYTES, REPLY_BYTES};
+use crate::pump::mail::{Mail, NewConnection};
 use crate::pump::ring::{Completion, Operation, OperationKind};
 use crate::service::Caller;
-use crate::service::inbound::{Inbound, PayloadTarget};
+use crate::service::inbound::{Inbound, PayloadTarget, Stop};
 use crate::service::replies::{Piece, Replies};
 use crate::shard::PutTicket;
-use lanner_shared::Error;
+use crate::transport::handshake::SocketKind;
 use lanner_shared::error::Limit;
 use lanner_shared::time::Instant;
 use lanner_shared::wire::Opcode;
 use lanner_shared::wire::error::append_reply;
 use lanner_shared::wire::header::Header;
+use lanner_shared::{Error, ShardId};
 use slab::Slab;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -65,6 +67,8 @@ struct Peer {
     message: Message,
     /// What this connection holds of [`Core::partial_bytes`] and [`Core::reply_bytes`].
     held: (u64, u64),
+    /// The next frame is for this shard, to which the connection goes once its answers are sent.
+    moving: Option<ShardId>,
     /// When something last moved.
     progress: Instant,
     ending: Ending,
@@ -99,11 +103,19 @@ struct Message {
 }
 
 impl Tcp {
-    /// Takes over a connection whose handshake is done.
-    pub fn adopt(&mut self, core: &mut Core, socket: OwnedFd, tenant: usize, caller: Caller) {
+    /// Takes over a connection whose handshake is done, and of which `received` has come already.
+    pub fn adopt(
+        &mut self,
+        core: &mut Core,
+        socket: OwnedFd,
+        tenant: usize,
+        caller: Caller,
+        received: &[u8],
+    ) {
         core.stats.tcp_connections += 1;
         core.stats.connections_opened += 1;
-        let peer = Box::new(Peer::new(socket, tenant, caller, core.now));
+        let mut peer = Box::new(Peer::new(socket, tenant, caller, core.now));
+        peer.preload(received);
         let index = self.peers.insert(peer);
         self.advance(core, index);
     }
@@ -117,10 +129,43 @@ impl Tcp {
         peer.receive(core, index);
         if peer.is_over() {
             self.remove(core, index);
+        } else if let Some(shard) = peer.moves_to() {
+            self.move_to(core, index, shard);
+        }
+    }
+
+    /// Sends a connection to the core whose shard its next frame is for. A client that keeps to one connection works, only
+    /// slower; those of this project have one for each shard, and never come here.
+    fn move_to(&mut self, core: &mut Core, index: usize, shard: ShardId) {
+        let peer = self.forget(core, index);
+        core.stats.connections_moved += 1;
+        let mut inbound = peer.inbound;
+        let mut received = inbound.take_partial();
+        received.extend_from_slice(&peer.buffer[peer.start..peer.end]);
+        let connection = NewConnection {
+            socket: peer.socket,
+            kind: SocketKind::Tcp,
+            tenant: peer.tenant,
+            caller: peer.caller,
+            welcome: None,
+            received,
+            wants_lane: false,
+        };
+        let post = core.posts.get(usize::from(shard.0));
+        let is_sent = post.is_some_and(|post| post.send(Mail::Connection(Box::new(connection))).is_ok());
+        if !is_sent {
+            core.stats.connections_refused += 1;
+            core.identity.connection_closed();
         }
     }
 
     fn remove(&mut self, core: &mut Core, index: usize) {
+        self.forget(core, index);
+        core.identity.connection_closed();
+    }
+
+    /// Takes a connection, of which nothing is under way, out of the table and out of all accounts.
+    fn forget(&mut self, core: &mut Core, index: usize) -> Box<Peer> {
         let mut peer = self.peers.remove(index);
         core.partial_bytes -= peer.held.0;
         core.reply_bytes -= peer.held.1;
@@ -130,7 +175,7 @@ impl Tcp {
         shard.peer_gone(peer.caller.peer);
         core.stats.tcp_connections -= 1;
         core.stats.connections_closed += 1;
-        core.identity.connection_closed();
+        peer
     }
 
     /// Ends all connections, in bounded time: the server is leaving.
@@ -205,6 +250,7 @@ impl Peer {
             queued: Replies::default(),
             message,
             held: (0, 0),
+            moving: None,
             progress: now,
             ending: Ending::No,
         }
@@ -258,9 +304,12 @@ impl Peer {
         self.caller.is_draining = core.is_draining;
         let shard = &mut core.shards[self.tenant];
         let bytes = &self.buffer[self.start..self.end];
-        match self.inbound.feed(shard, core.now, &self.caller, bytes, &mut self.queued) {
-            Ok(used) => self.start += used,
-            Err(_) => {
+        let (used, stop) = self.inbound.feed(shard, core.now, &self.caller, bytes, &mut self.queued);
+        self.start += used;
+        match stop {
+            None => {}
+            Some(Stop::Elsewhere(shard)) => self.moving = Some(shard),
+            Some(Stop::Broken(_)) => {
                 core.stats.protocol_errors += 1;
                 self.ending = Ending::AfterReplies;
             }
@@ -328,7 +377,8 @@ impl Peer {
     #[inline]
     fn receive(&mut self, core: &mut Core, index: usize) {
         let is_ending = !matches!(self.ending, Ending::No | Ending::Lingering);
-        if self.receiving != Receiving::Nothing || is_ending || self.queued.is_full() {
+        let is_waiting = self.receiving != Receiving::Nothing || self.moving.is_some();
+        if is_waiting || is_ending || self.queued.is_full() {
             return;
         }
         if self.ending == Ending::Lingering {
@@ -379,6 +429,22 @@ impl Peer {
         unsafe { core.ring.receive(self.socket.as_fd(), target.start, missing as usize, operation) }
         self.receiving = Receiving::Segment(ticket);
         true
+    }
+
+    /// Takes what another core received before.
+    fn preload(&mut self, received: &[u8]) {
+        if received.len() > self.buffer.len() {
+            self.buffer = received.to_vec().into_boxed_slice();
+        } else {
+            self.buffer[..received.len()].copy_from_slice(received);
+        }
+        self.end = received.len();
+    }
+
+    /// The shard that the connection goes to now: nothing of it is under way.
+    fn moves_to(&self) -> Option<ShardId> {
+        let is_quiet = !self.is_sending && self.sending.is_empty() && self.queued.is_empty();
+        self.moving.filter(|_| is_quiet && self.ending == Ending::No && self.receiving == Receiving::Nothing)
     }
 
     /// Ends the connection: what is under way on its socket completes soon.

@@ -148,6 +148,42 @@ fn malformed_frames_get_a_typed_error_and_a_closed_connection() {
 }
 
 #[test]
+fn a_client_with_one_connection_reaches_every_shard() {
+    // The connection goes to whichever shard a frame is for; pipelined frames are answered in order all the same.
+    let server = TestServer::start(&["--shards", "2"]);
+    let mut stream = introduced(&server);
+    stream.set_nodelay(true).unwrap();
+    let owner = |key: &str| lanner_shared::KeyHash::of(key.as_bytes()).shard(2);
+    let keys: Vec<String> = (0..40).map(|i| format!("key {i}")).collect();
+    for (i, key) in keys.iter().enumerate() {
+        let header = Header { payload_bytes: 3000, ..Header::request(Opcode::Put, owner(key), i as u32, 1) };
+        let mode = wire::put::PutMode::Put;
+        let put = wire::put::PutRequest {
+            key: key.as_bytes(),
+            mode,
+            pin: wire::put::Pin::None,
+            ttl_seconds: 0,
+            group: b"",
+        };
+        stream.write_all(&frame(header, |body| wire::put::append(body, &put))).unwrap();
+        stream.write_all(&[i as u8; 3000]).unwrap();
+    }
+    for i in 0..keys.len() {
+        let mut answer = [0; HEADER_BYTES];
+        stream.read_exact(&mut answer).unwrap();
+        let header = Header::decode(&answer, 1).unwrap();
+        assert_eq!((header.request_id, header.status), (i as u32, 0));
+    }
+    let client = server.client("shm");
+    for (i, key) in keys.iter().enumerate() {
+        assert_eq!(client.get(key.as_bytes()).unwrap(), [i as u8; 3000]);
+    }
+    server.reports_when(|reports| {
+        reports.iter().map(|report| report.transport.connections_moved).sum::<u64>() > 5
+    });
+}
+
+#[test]
 fn arbitrary_bytes_crash_nothing() {
     // From a printed seed: whole frames with flipped bits, cut ones, and noise, each on a connection of its own.
     let server = TestServer::start(&[]);
