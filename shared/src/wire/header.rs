@@ -75,8 +75,16 @@ impl Opcode {
         matches!(self, Opcode::Put | Opcode::Remove)
     }
 
+    /// Whether an answer grants leases, which both sides then count from a time of their own.
+    #[must_use]
+    pub fn grants_leases(self) -> bool {
+        matches!(self, Opcode::Get | Opcode::Query | Opcode::ReadRanges)
+    }
+
+    #[inline]
     fn of(byte: u8) -> Option<Opcode> {
-        Opcode::ALL.into_iter().find(|opcode| *opcode as u8 == byte)
+        // The numbers count up from 1 in the order of `ALL`, which a test holds on to.
+        Opcode::ALL.get(usize::from(byte).wrapping_sub(1)).copied()
     }
 }
 
@@ -141,6 +149,7 @@ impl Header {
     }
 
     /// The header in `bytes`, if it's one of `version`.
+    #[inline]
     pub fn decode(bytes: &[u8; HEADER_BYTES], version: u8) -> Result<Header> {
         let raw = FrameHeader::read_from_bytes(bytes).map_err(|_| malformed(Malformation::Body, 0))?;
         if raw.version != version {
@@ -185,6 +194,15 @@ fn malformed(reason: Malformation, detail: u64) -> Error {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn opcodes_count_up_from_one() {
+        for (place, opcode) in Opcode::ALL.into_iter().enumerate() {
+            assert_eq!(opcode as usize, place + 1);
+            assert_eq!(Opcode::of(place as u8 + 1), Some(opcode));
+        }
+        assert_eq!([Opcode::of(0), Opcode::of(Opcode::ALL.len() as u8 + 1)], [None, None]);
+    }
 
     #[test]
     fn golden_bytes() {
