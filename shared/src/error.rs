@@ -185,6 +185,14 @@ pub enum Error {
     /// The server is draining.
     #[error("the server is shutting down; connect to another one, or again when it's back")]
     ShuttingDown,
+    /// The server has given a put up whose value stopped coming. Nothing was stored.
+    #[error(
+        "the server gave the put up: nothing of its value came for {millis} ms, and nothing was stored; look for what holds up this side or the network, and put again"
+    )]
+    PutGivenUp {
+        /// How long the server waits for the next bytes of a value, in milliseconds.
+        millis: u64,
+    },
     /// The call was made with arguments that can't be meant.
     #[error("{0}")]
     InvalidArgument(Box<str>),
@@ -215,6 +223,8 @@ pub enum Limit {
     PartialRequestBytes = 5,
     /// Messages between two shards.
     ForwardedRequests = 6,
+    /// Transfers of one object that are under way.
+    Transfers = 7,
 }
 
 impl Limit {
@@ -225,6 +235,7 @@ impl Limit {
             3 => Limit::SharedMemoryLanes,
             4 => Limit::Objects,
             5 => Limit::PartialRequestBytes,
+            7 => Limit::Transfers,
             _ => Limit::ForwardedRequests,
         }
     }
@@ -239,6 +250,7 @@ impl std::fmt::Display for Limit {
             Limit::Objects => "objects on a shard",
             Limit::PartialRequestBytes => "bytes of unfinished requests",
             Limit::ForwardedRequests => "forwarded requests",
+            Limit::Transfers => "transfers of one object at a time",
         })
     }
 }
@@ -328,6 +340,7 @@ impl Error {
             Error::ShuttingDown => 20,
             Error::InvalidArgument(_) => 21,
             Error::System { .. } => 22,
+            Error::PutGivenUp { .. } => 23,
         }
     }
 
@@ -343,6 +356,7 @@ impl Error {
             Error::Overlap { index, other } => [index, other, 0, 0],
             Error::BufferTooSmall { index, needed, given } => [index, needed, given, 0],
             Error::ValueTooLarge { bytes, limit } => [bytes, limit, 0, 0],
+            Error::PutGivenUp { millis } => [millis, 0, 0, 0],
             Error::StoreFull { needed, leased, pinned, retry_ms } => [needed, leased, pinned, retry_ms],
             Error::Overloaded { what, limit } => [what as u64, limit, 0, 0],
             Error::VersionMismatch { ours_min, ours_max, theirs_min, theirs_max } => {
@@ -390,6 +404,7 @@ impl Error {
             18 => Error::Malformed { reason: Malformation::of(a), detail: b },
             19 => Error::WrongShard { index: a, owner: b, asked: c },
             20 => Error::ShuttingDown,
+            23 => Error::PutGivenUp { millis: a },
             code => Error::Malformed { reason: Malformation::Field, detail: u64::from(code) },
         }
     }
@@ -431,6 +446,8 @@ mod tests {
             Error::Malformed { reason: Malformation::Order, detail: 9 },
             Error::WrongShard { index: 1, owner: 2, asked: 3 },
             Error::ShuttingDown,
+            Error::PutGivenUp { millis: 30_000 },
+            Error::Overloaded { what: Limit::Transfers, limit: 65_535 },
         ]
     }
 

@@ -63,8 +63,33 @@ impl Clock {
     #[inline]
     #[must_use]
     pub fn now(self) -> Instant {
+        #[cfg(feature = "simulation")]
+        if let Some(simulated) = simulation::now() {
+            return simulated;
+        }
         let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         Instant(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+    }
+}
+
+/// A clock of a simulator's making, for the thread that sets it.
+#[cfg(feature = "simulation")]
+pub mod simulation {
+    use super::Instant;
+    use std::cell::Cell;
+
+    thread_local! {
+        static SOURCE: Cell<Option<fn() -> Instant>> = const { Cell::new(None) };
+    }
+
+    /// From now on [`super::Clock`] asks `source` on this thread, or the system again. `source` may let time pass, and the rest of the
+    /// simulated world go on meanwhile: a thread can be held up wherever it looks at the clock.
+    pub fn set_clock(source: Option<fn() -> Instant>) {
+        SOURCE.set(source);
+    }
+
+    pub(super) fn now() -> Option<Instant> {
+        SOURCE.get().map(|source| source())
     }
 }
 

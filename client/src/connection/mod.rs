@@ -410,8 +410,14 @@ impl PutBy {
 
 /// What to sleep on.
 pub(crate) enum WaitSet<'a> {
-    Tcp { tcp: &'a mut tcp::TcpTransport, wants_room: bool },
-    Shm { shm: &'a mut shm::ShmTransport, wants_room: bool },
+    Tcp {
+        tcp: &'a mut tcp::TcpTransport,
+        wants_room: bool,
+    },
+    Shm {
+        shm: &'a mut shm::ShmTransport,
+        wants_room: bool,
+    },
     /// Looking at the clock is what lets a simulated world go on, so nobody sleeps in it.
     #[cfg(feature = "simulation")]
     Simulated,

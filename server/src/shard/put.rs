@@ -126,7 +126,7 @@ impl Shard {
     /// Keeps the extent of an unfinished put from being reused while a receive writes to it.
     ///
     /// # Errors
-    /// [`Error::Timeout`] if the shard gave the put up; the receive must not begin then.
+    /// [`Error::PutGivenUp`] if the shard gave the put up; the receive must not begin then.
     pub fn pin_for_receive(&mut self, ticket: &PutTicket) -> Result<()> {
         self.unfinished_put(ticket)?;
         self.begin_transfer(ticket.slot)
@@ -141,7 +141,7 @@ impl Shard {
     /// hidden (mode `Upsert`) or wins (mode `Put`).
     ///
     /// # Errors
-    /// `AlreadyExists` if another put of the key ended first, [`Error::Timeout`] if the shard gave the put up. The put has
+    /// `AlreadyExists` if another put of the key ended first, [`Error::PutGivenUp`] if the shard gave the put up. The put has
     /// ended in either case.
     pub fn put_commit(&mut self, now: Instant, ticket: PutTicket) -> Result<()> {
         self.unfinished_put(&ticket)?;
@@ -358,8 +358,7 @@ impl Shard {
 
     #[cold]
     fn given_up_error(&self) -> Error {
-        let millis = u64::try_from(self.config.put_timeout.as_millis()).unwrap_or(u64::MAX);
-        Error::Timeout { server: format!("shard {}", self.config.shard.0).into(), millis }
+        Error::PutGivenUp { millis: u64::try_from(self.config.put_timeout.as_millis()).unwrap_or(u64::MAX) }
     }
 }
 
@@ -423,7 +422,7 @@ mod tests {
         shard.put(at(1), b"key", b"alive").unwrap();
         shard.peer_gone(PEER);
         shard.tick_until_quiet(at(2));
-        assert!(matches!(shard.put_commit(at(3), dead), Err(Error::Timeout { .. })));
+        assert!(matches!(shard.put_commit(at(3), dead), Err(Error::PutGivenUp { .. })));
         assert_eq!(shard.value(at(3), b"key").unwrap(), b"alive");
         assert_eq!(before - shard.allocator.free_units(), 2);
         assert!(shard.peers.is_empty() && shard.gone_peers.is_empty());

@@ -6,6 +6,7 @@ use super::Shard;
 use super::lease::Waiting;
 use crate::eviction::EvictionPolicy;
 use crate::memory::slots::{Generation, Life, SlotId};
+use lanner_shared::error::Limit;
 use lanner_shared::key::KeyHash;
 use lanner_shared::time::Instant;
 use lanner_shared::wire::put::Pin;
@@ -109,7 +110,7 @@ impl Shard {
             Ok(())
         } else {
             let limit = u64::from(u16::MAX);
-            Err(Error::Overloaded { what: lanner_shared::error::Limit::PartialRequestBytes, limit })
+            Err(Error::Overloaded { what: Limit::Transfers, limit })
         }
     }
 
