@@ -168,6 +168,11 @@ const METRICS: &[Metric] = &[
         Source::Transport(|transport| transport.connections_closed),
     ),
     counter(
+        "lanner_connections_moved",
+        "Connections that went to the core of the shard that a request was for",
+        Source::Transport(|transport| transport.connections_moved),
+    ),
+    counter(
         "lanner_connections_refused",
         "Connections refused for want of room",
         Source::Transport(|transport| transport.connections_refused),
