@@ -6,5 +6,6 @@ mod hostile;
 mod leases;
 mod lives;
 mod proxy;
+mod readme;
 mod sealed;
 mod support;
