@@ -32,6 +32,8 @@ struct State {
     seen: Time,
     /// On the server's clock, when it must have ended at the latest.
     ends_by: u64,
+    /// The server's life.
+    life: u64,
 }
 
 /// What one life of one shard has answered.
@@ -118,7 +120,7 @@ impl Model {
             // An object lives up to a second longer than it was told to.
             seconds => at.server_nanos + (u64::from(seconds) + 1) * 1_000_000_000,
         };
-        self.becomes(at.time, key, Some(version), asked.payload_bytes, ends_by);
+        self.becomes(at, key, Some(version), asked.payload_bytes, ends_by);
         Ok(())
     }
 
@@ -140,7 +142,10 @@ impl Model {
             let (asked, served) = self.removals.entry((at.client, key.to_vec())).or_default();
             *served += 1;
             if served > asked {
-                return Err(format!("client {} asked for {asked} removals of a key, {served} were served", at.client));
+                return Err(format!(
+                    "client {} asked for {asked} removals of a key, {served} were served",
+                    at.client
+                ));
             }
         }
         if !flag {
@@ -150,7 +155,7 @@ impl Model {
         self.must_be_there(at, key, "a flag said that the key exists")?;
         if opcode == Opcode::Remove {
             self.ledgers.entry(at.shard).or_default().removed += 1;
-            self.becomes(at.time, key, None, 0, u64::MAX);
+            self.becomes(at, key, None, 0, u64::MAX);
         }
         Ok(())
     }
@@ -189,33 +194,41 @@ impl Model {
     fn vanished(&mut self, at: Moment, key: &[u8]) {
         self.ledgers.entry(at.shard).or_default().vanished += 1;
         let seen = self.current(key).map_or(at.time, |state| state.seen);
-        self.becomes(at.time, key, None, 0, u64::MAX);
+        self.becomes(at, key, None, 0, u64::MAX);
         if let Some(state) = self.keys.get_mut(key).and_then(VecDeque::back_mut) {
             state.from = seen;
         }
     }
 
-    fn becomes(&mut self, time: Time, key: &[u8], version: Option<Version>, bytes: u64, ends_by: u64) {
+    fn becomes(&mut self, at: Moment, key: &[u8], version: Option<Version>, bytes: u64, ends_by: u64) {
         let states = self.keys.entry(key.to_vec()).or_default();
+        let (time, life) = (at.time, at.shard.0);
         if let Some(last) = states.back_mut() {
-            last.to = time;
+            last.to = last.to.min(time);
         }
-        states.push_back(State { version, bytes, from: time, to: Time::MAX, seen: time, ends_by });
+        states.push_back(State { version, bytes, from: time, to: Time::MAX, seen: time, ends_by, life });
         if states.len() > REMEMBERED {
             states.pop_front();
         }
     }
 
     /// A server has ended, and all that it held. Readers on its host notice at `noticed` at the latest.
-    pub fn lost(&mut self, time: Time, noticed: Time, is_lost: impl Fn(&[u8]) -> bool) {
-        let keys: Vec<Vec<u8>> = self.keys.keys().filter(|key| is_lost(key)).cloned().collect();
-        for key in keys {
-            if self.current(&key).is_some() {
-                self.becomes(time, &key, None, 0, u64::MAX);
-                let states = self.keys.get_mut(&key).into_iter().flatten();
-                states.rev().skip(1).take(1).for_each(|state| state.to = noticed);
-            }
+    pub fn lost(&mut self, time: Time, noticed: Time, life: u64) {
+        for states in self.keys.values_mut() {
+            let Some(last) = states.back_mut().filter(|last| last.version.is_some() && last.life == life)
+            else {
+                continue;
+            };
+            last.to = noticed;
+            let gone =
+                State { version: None, bytes: 0, from: time, to: Time::MAX, ends_by: u64::MAX, ..*last };
+            states.push_back(gone);
         }
+    }
+
+    /// Whether the model takes the key to be in this life of a server.
+    pub fn is_in(&self, key: &[u8], life: u64) -> bool {
+        self.current(key).is_some_and(|state| state.life == life)
     }
 
     /// A client is about to ask for a removal.
@@ -235,7 +248,9 @@ impl Model {
         if is_stored == (commits == 1) {
             return Ok(());
         }
-        Err(format!("the writer of version {version} was told {is_stored}, and it was stored {commits} times"))
+        Err(format!(
+            "the writer of version {version} was told {is_stored}, and it was stored {commits} times"
+        ))
     }
 
     /// Whether the key may have been missing at some instant from `from` to `to`.
@@ -265,7 +280,8 @@ impl Model {
         let states = self.keys.get(key).into_iter().flatten().filter(|state| overlaps(state, from, to));
         let mut candidates = states.filter_map(|state| Some((state.version?, state.bytes)));
         let fits = |(version, whole): (Version, u64)| {
-            let is_long_enough = length.map_or(offset + bytes.len() as u64 <= whole, |length| length == whole);
+            let is_long_enough =
+                length.map_or(offset + bytes.len() as u64 <= whole, |length| length == whole);
             (is_long_enough && content::is_of(version, offset, bytes)).then_some(version)
         };
         candidates.find_map(fits)

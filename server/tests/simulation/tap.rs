@@ -49,13 +49,19 @@ struct Cutter {
     payload_missing: u64,
 }
 
+/// A piece of a stream.
+enum Part<'a> {
+    Frame(Header, &'a [u8]),
+    /// Some of the payload behind the last frame.
+    Payload(&'a [u8]),
+}
+
 impl Cutter {
-    /// Hands out each frame, and the pieces of the payload behind it.
-    fn feed(&mut self, mut bytes: &[u8], mut frame: impl FnMut(&Header, &[u8]), mut payload: impl FnMut(&[u8])) {
+    fn feed(&mut self, mut bytes: &[u8], mut each: impl FnMut(Part<'_>)) {
         while !bytes.is_empty() {
             if self.payload_missing > 0 {
                 let count = bytes.len().min(self.payload_missing as usize);
-                payload(&bytes[..count]);
+                each(Part::Payload(&bytes[..count]));
                 self.payload_missing -= count as u64;
                 bytes = &bytes[count..];
                 continue;
@@ -68,7 +74,7 @@ impl Cutter {
             if let Some(header) = header(&self.partial)
                 && self.partial.len() == HEADER_BYTES + header.body_bytes as usize
             {
-                frame(&header, &self.partial[HEADER_BYTES..]);
+                each(Part::Frame(header, &self.partial[HEADER_BYTES..]));
                 self.payload_missing = header.payload_bytes;
                 self.partial.clear();
             }
@@ -90,46 +96,32 @@ impl Tap {
     /// These bytes were taken in by the server.
     pub fn requested(&mut self, bytes: &[u8]) {
         let Tap { requests, unanswered, asked, answered, .. } = self;
-        let mut arrived = Vec::new();
-        let mut last_payload = Vec::new();
-        requests.feed(
-            bytes,
-            |header, body| {
-                arrived.push(understood(header, body));
-                last_payload.push(Vec::new());
-            },
-            |payload| match last_payload.last_mut() {
-                Some(number) => number.extend_from_slice(&payload[..payload.len().min(8)]),
-                // Of a frame that came earlier and may be answered already.
-                None if answered < asked => {
-                    if let Some(last) = unanswered.back_mut() {
-                        let missing = 8_usize.saturating_sub(last.number.len());
-                        last.number.extend_from_slice(&payload[..payload.len().min(missing)]);
-                    }
+        requests.feed(bytes, |part| match part {
+            Part::Frame(header, body) => {
+                *asked += 1;
+                unanswered.push_back(understood(&header, body));
+            }
+            // A put that was refused is answered before its payload has come; nobody wants to know its version.
+            Part::Payload(payload) if answered < asked => {
+                if let Some(last) = unanswered.back_mut() {
+                    let missing = 8_usize.saturating_sub(last.number.len());
+                    last.number.extend_from_slice(&payload[..payload.len().min(missing)]);
                 }
-                None => {}
-            },
-        );
-        for (mut asked_now, number) in arrived.into_iter().zip(last_payload) {
-            asked_now.number = number;
-            self.asked += 1;
-            self.unanswered.push_back(asked_now);
-        }
+            }
+            Part::Payload(_) => {}
+        });
     }
 
     /// These bytes were queued as answers; `each` is told of every one that is whole.
     pub fn replied(&mut self, bytes: &[u8], mut each: impl FnMut(Asked, Answer<'_>)) {
         let Tap { replies, unanswered, answered, .. } = self;
-        replies.feed(
-            bytes,
-            |header, body| {
-                *answered += 1;
-                if let Some(asked) = unanswered.pop_front() {
-                    each(asked, Answer { status: header.status, body });
-                }
-            },
-            |_| {},
-        );
+        replies.feed(bytes, |part| {
+            let Part::Frame(header, body) = part else { return };
+            *answered += 1;
+            if let Some(asked) = unanswered.pop_front() {
+                each(asked, Answer { status: header.status, body });
+            }
+        });
     }
 }
 
