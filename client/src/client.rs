@@ -37,6 +37,12 @@ pub(crate) struct ClientInner {
     cluster: Cluster,
 }
 
+impl Drop for ClientInner {
+    fn drop(&mut self) {
+        crate::lane::close_lane(self.id);
+    }
+}
+
 impl ClientInner {
     pub fn id(&self) -> u64 {
         self.id

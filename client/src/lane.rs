@@ -76,6 +76,18 @@ fn open_lane(client: &Arc<ClientInner>, lanes: &mut Vec<(u64, Rc<RefCell<Lane>>)
     lane
 }
 
+/// Ends this thread's connections of a client whose last handle is gone. Those of other threads end with their thread, or when it
+/// opens the lane of another client.
+#[cold]
+pub(crate) fn close_lane(client_id: u64) {
+    // A thread that is ending has none any more. What is dropped here must not find the list borrowed.
+    let closed = LANES.try_with(|lanes| {
+        let mut lanes = lanes.borrow_mut();
+        lanes.iter().position(|(id, _)| *id == client_id).map(|at| lanes.swap_remove(at))
+    });
+    drop(closed);
+}
+
 impl Lane {
     /// The connection to `route`, made if there is none. Blocks while it's being made.
     #[inline]

@@ -11,24 +11,26 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// How often calls ended how.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Outcomes {
-    pub puts: u64,
-    pub already_exists: u64,
-    pub unknown: u64,
-    pub full: u64,
-    pub gets: u64,
-    pub misses: u64,
-    pub removals: u64,
-    pub snapshot_reads: u64,
-    pub checked_reads: u64,
-    pub leases_expired: u64,
-    pub epochs_changed: u64,
-    pub time_outs: u64,
-    pub unreachable: u64,
-    pub given_up: u64,
-    pub engram_look_ups: u64,
+/// Counts that can be added up.
+macro_rules! counts {
+    ($(#[$about:meta])* $name:ident { $($field:ident),* $(,)? }) => {
+        $(#[$about])*
+        #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+        pub struct $name { $(pub $field: u64),* }
+
+        impl $name {
+            pub fn add(&mut self, other: &$name) {
+                $(self.$field += other.$field;)*
+            }
+        }
+    };
+}
+
+counts! {
+    /// How often calls ended how.
+    Outcomes {
+        puts, already_exists, unknown, full, gets, misses, removals, snapshot_reads, checked_reads, leases_expired, epochs_changed, time_outs, unreachable, given_up, engram_look_ups
+    }
 }
 
 /// What is read of a snapshot, and which of its bytes.

@@ -67,12 +67,18 @@ impl Pipe {
 
     /// The sender ends; what is under way still arrives.
     pub fn end(&mut self, now: u64, random: &mut Rng) {
-        self.last_arrival = self.last_arrival.max(now + delay(random));
-        self.end_at.get_or_insert(self.last_arrival);
+        // Through a cut pipe not even the end arrives, except as it was cut.
+        if !self.is_cut {
+            self.last_arrival = self.last_arrival.max(now + delay(random));
+            self.end_at.get_or_insert(self.last_arrival);
+        }
     }
 
     /// Of what is under way a random part arrives, and nothing after it. `end_at` is when the receiver learns of it, if ever.
     pub fn cut(&mut self, end_at: Option<u64>, random: &mut Rng) {
+        if self.is_cut {
+            return;
+        }
         let mut left = random.usize(0..=self.bytes);
         self.bytes = left;
         self.chunks.retain_mut(|(_, bytes)| {

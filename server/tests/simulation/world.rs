@@ -412,7 +412,7 @@ impl World {
         self.tick_due();
         let Some(number) = self.any_wire() else { return };
         let server = self.random.usize(..settings::SERVERS);
-        match self.random.u32(..20_000) {
+        match self.random.u32(..12_000) {
             0 if self.is_stormy => self.crash(server),
             1..4 if self.is_stormy => {
                 self.happened.pauses += 1;
@@ -449,6 +449,11 @@ impl World {
             self.idle_looks += 1;
             self.time += 2_000 << (self.idle_looks / 8).min(8);
         }
+    }
+
+    /// Whether any client has a connection.
+    pub fn has_open_clients(&self) -> bool {
+        self.wires.values().any(|wire| wire.is_open_at_client)
     }
 
     /// A number that changes with everything that has happened.
