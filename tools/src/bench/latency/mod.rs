@@ -37,6 +37,9 @@ use values::{Stored, Values};
 /// From this size on a read over shared memory costs what copying costs, and below what asking costs.
 const LARGE_BYTES: usize = 64 << 10;
 
+/// Objects of one size, at most: more small ones say nothing new and take long to store.
+const MOST_OBJECTS: u64 = 10_000;
+
 /// Header and key of a request, or header of a reply: about what a call takes beside its value.
 const FRAME_BYTES: usize = 64;
 
@@ -86,6 +89,13 @@ pub struct LatencySettings {
     pub seed: u64,
 }
 
+impl LatencySettings {
+    /// Objects of a size that make up the working set.
+    fn objects(&self, bytes: usize) -> u64 {
+        (self.working_set / bytes.max(1) as u64).clamp(1, MOST_OBJECTS)
+    }
+}
+
 /// One row's choices.
 #[derive(Clone, Copy, Debug)]
 struct Case {
@@ -103,6 +113,7 @@ pub fn measure(settings: &LatencySettings) -> Result<Report, Failure> {
     if settings.threads == 1 {
         settings.cores.pin_client()?;
     }
+    check_room(settings)?;
     let mut results = Vec::new();
     for transport in &settings.transports {
         let client = target::connect(&settings.url, *transport)?;
@@ -124,8 +135,7 @@ pub fn measure(settings: &LatencySettings) -> Result<Report, Failure> {
 
 fn row(settings: &LatencySettings, client: &Client, case: Case) -> Result<Row, Failure> {
     let values = Values { run: fastrand::u64(..), bytes: case.bytes, seed: settings.seed };
-    let count = (settings.working_set / case.bytes.max(1) as u64).clamp(1, 10_000);
-    check_room(client, count * case.bytes as u64)?;
+    let count = settings.objects(case.bytes);
     let stored = match case.op {
         Op::Put => None,
         Op::Get | Op::Exists => Some(Arc::new(Stored::new(client, values, count)?)),
@@ -159,9 +169,14 @@ fn row(settings: &LatencySettings, client: &Client, case: Case) -> Result<Row, F
     })
 }
 
-/// Objects that evict each other would be missing when they are read.
-fn check_room(client: &Client, bytes: u64) -> Result<(), Failure> {
-    let capacity: u64 = client.servers().iter().map(|server| server.capacity_bytes).sum();
+/// Objects that evict each other would be missing when they are read. Refused before anything is measured.
+fn check_room(settings: &LatencySettings) -> Result<(), Failure> {
+    let servers = target::connect(&settings.url, TransportChoice::Auto)?.servers();
+    let capacity: u64 = servers.iter().map(|server| server.capacity_bytes).sum();
+    // Each thread that puts has objects of its own.
+    let threads = if settings.ops.contains(&Op::Put) { settings.threads as u64 } else { 1 };
+    let sizes = settings.sizes.iter().map(|bytes| settings.objects(*bytes) * *bytes as u64 * threads);
+    let bytes = sizes.max().unwrap_or(0);
     if bytes <= capacity / 4 * 3 {
         return Ok(());
     }
