@@ -172,10 +172,10 @@ impl Actor {
             ..PutOptions::default()
         };
         let borrowed = Box::into_raw(Box::new(borrowed));
-        // SAFETY: the box was just leaked; its one owner is the `Call` made below, which drops the borrower first.
+        let started = now();
+        let mut call = Call { under: None, borrowed, started, deadline: lanner_client::Instant::NEVER };
+        // SAFETY: the box was just leaked; its one owner is `call`, which drops the borrower first.
         let Borrowed { keys, items, reading, target } = unsafe { &mut *borrowed };
-        let (started, deadline) =
-            world::with(|world| (world.time, world.client_now().plus(settings::TIMEOUT)));
         let under = match choice {
             0..20 => self.client.submit_put_batch(items, options).map(Under::Puts),
             20..35 => self.client.submit_upsert_batch(items, options).map(Under::Puts),
@@ -193,7 +193,8 @@ impl Actor {
                 None => return,
             },
         };
-        let mut call = Call { under: None, borrowed, started, deadline };
+        // The call counts from when it looked at its clock, which was before this.
+        call.deadline = world::with(|world| world.client_now().plus(settings::TIMEOUT));
         match under {
             Ok(under) => {
                 call.under = Some(under);

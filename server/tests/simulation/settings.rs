@@ -23,7 +23,7 @@ pub const ENGRAM_ROW_BYTES: u64 = 24;
 /// The key of that number.
 pub fn key(number: usize) -> Vec<u8> {
     // Every third one shares its placement tag, and so its shard and its epoch word, with others.
-    if number % 3 == 0 { format!("{{tag{}}}key{number}", number % 4) } else { format!("key{number}") }
+    if number.is_multiple_of(3) { format!("{{tag{}}}key{number}", number % 4) } else { format!("key{number}") }
         .into_bytes()
 }
 
@@ -55,7 +55,7 @@ pub fn maps(client: usize) -> bool {
 }
 
 pub fn policy(seed: u64) -> PolicyKind {
-    if seed % 2 == 0 { PolicyKind::S3Fifo } else { PolicyKind::Lru }
+    if seed.is_multiple_of(2) { PolicyKind::S3Fifo } else { PolicyKind::Lru }
 }
 
 pub fn shard_config() -> ShardConfig {
