@@ -4,7 +4,7 @@
 //! one is set aside until its lease ends; a hard-pinned one hangs in no queue of candidates; a soft-pinned one is asked
 //! when no other is left.
 //!
-//! Where as many units were freed as a put needs and still no free run is long enough, memory is in pieces. Then the
+//! Where as many units were freed as a put needs, or many objects, and still no free run is long enough, memory is in pieces. Then the
 //! *neighbourhood* of the next victim goes: a walk forward from it, over free runs and objects that may be evicted, to the
 //! first contiguous window that is long enough. What can't leave ends a window, and the next begins behind it.
 
@@ -40,6 +40,8 @@ const VICTIMS_AHEAD: u32 = 64;
 const TRIES_AHEAD: u32 = 512;
 /// Candidates that a put looks at; a leased one costs some 100 ns and is met once for each lease.
 const TRIES_ON_DEMAND: u32 = 4096;
+/// Single victims of a put before it clears a neighbourhood.
+const VICTIMS_BEFORE_NEIGHBOURHOOD: u32 = 64;
 /// Extents that a put looks at to find a contiguous window: those of 24 MiB in rows of 264 B.
 const WALK_ON_DEMAND: u32 = 1 << 16;
 /// Objects whose lease has ended that a put deals with before it evicts.
@@ -53,19 +55,22 @@ impl Shard {
     /// # Errors
     /// [`Error::StoreFull`] if leases, pins and unfinished puts leave no room, or none that a bounded search finds.
     pub(super) fn make_room(&mut self, now: Instant, units: u32) -> Result<Extent> {
+        self.expect_another_large_put(now, units);
         if let Some(extent) = self.allocate(units) {
             return Ok(extent);
         }
+        self.clear_on_demand(now, units);
         self.end_leases(now, ENDED_LEASES_ON_DEMAND);
         self.end_puts_of_gone_peers(now, GONE_PEERS_PUTS_ON_DEMAND);
         let mut tries = TRIES_ON_DEMAND;
-        let mut freed_units = 0;
+        let (mut freed_units, mut victims) = (0, 0);
         loop {
             if let Some(extent) = self.allocate(units) {
                 return Ok(extent);
             }
             let Some(victim) = self.next_victim(now, &mut tries) else { break };
-            if freed_units >= u64::from(units) {
+            // A put that is large among small objects would otherwise evict its own length twice.
+            if freed_units >= u64::from(units) || victims >= VICTIMS_BEFORE_NEIGHBOURHOOD {
                 if !self.evict_neighbourhood(now, victim, units) {
                     break;
                 }
@@ -77,6 +82,7 @@ impl Shard {
             let free_before = self.allocator.free_units();
             self.depart(now, victim, Departure::EvictedForDemand);
             freed_units += self.allocator.free_units() - free_before;
+            victims += 1;
         }
         Err(self.store_full(now, units))
     }
@@ -136,7 +142,7 @@ impl Shard {
     }
 
     /// The next object that may be evicted now. Those that may not yet are set aside on the way.
-    fn next_victim(&mut self, now: Instant, tries: &mut u32) -> Option<SlotId> {
+    pub(super) fn next_victim(&mut self, now: Instant, tries: &mut u32) -> Option<SlotId> {
         while *tries > 0 {
             let unpinned = self.policy.next_candidate(&mut self.slots, tries);
             let candidate = match unpinned {
@@ -232,9 +238,13 @@ impl Shard {
     }
 
     /// The object in an extent, if it may be evicted now. What the index doesn't lead to is unfinished or quarantined.
-    fn evictable_in(&self, now: Instant, extent: Extent, may_take_soft_pinned: bool) -> Option<SlotId> {
-        let header = super::extent_access::header_at(&self.segment, extent.byte_offset())?;
-        let slot = self.index.get(header.hash(), |slot| self.slots.extent(slot) == extent)?;
+    pub(super) fn evictable_in(
+        &self,
+        now: Instant,
+        extent: Extent,
+        may_take_soft_pinned: bool,
+    ) -> Option<SlotId> {
+        let slot = self.published_in(extent)?;
         let pin_allows = match self.slots.pin(slot) {
             Pin::None => true,
             Pin::Soft => may_take_soft_pinned,

@@ -24,7 +24,7 @@ pub struct TickOutcome {
 
 impl Shard {
     /// Does what is due at `now`: ends leases, stalled puts, puts of peers that are gone, and objects whose time is over,
-    /// and evicts ahead of demand. To be called about every millisecond while there are requests, else as the outcome
+    /// and evicts and clears ahead of demand. To be called about every millisecond while there are requests, else as the outcome
     /// says. Takes some tens of microseconds at most.
     pub fn tick(&mut self, now: Instant) -> TickOutcome {
         let more_leases = self.end_leases(now, ENDED_LEASES);
@@ -32,7 +32,9 @@ impl Shard {
         self.end_stalled_puts(now, STALLED_PUTS);
         self.end_expired(now, EXPIRY_SLOTS);
         let more_evictions = self.evict_ahead(now);
-        TickOutcome { more_is_due: more_leases || more_puts || more_evictions, next_at: self.next_tick(now) }
+        let more_room = self.clear_ahead(now);
+        let more_is_due = more_leases || more_puts || more_evictions || more_room;
+        TickOutcome { more_is_due, next_at: self.next_tick(now) }
     }
 
     /// Whatever waits for time to pass is looked at once in a bucket of the leases' ring, or ten times a second.

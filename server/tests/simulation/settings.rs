@@ -23,8 +23,12 @@ pub const ENGRAM_ROW_BYTES: u64 = 24;
 /// The key of that number.
 pub fn key(number: usize) -> Vec<u8> {
     // Every third one shares its placement tag, and so its shard and its epoch word, with others.
-    if number.is_multiple_of(3) { format!("{{tag{}}}key{number}", number % 4) } else { format!("key{number}") }
-        .into_bytes()
+    if number.is_multiple_of(3) {
+        format!("{{tag{}}}key{number}", number % 4)
+    } else {
+        format!("key{number}")
+    }
+    .into_bytes()
 }
 
 /// Some key.
@@ -41,10 +45,12 @@ pub fn keys() -> impl Iterator<Item = Vec<u8>> {
 
 /// Length of the next value.
 pub fn value_bytes(random: &mut fastrand::Rng) -> usize {
-    match random.u8(..100) {
-        0..4 => 0,
-        4..70 => random.usize(8..400),
-        70..94 => random.usize(400..5_000),
+    match random.u8(..200) {
+        0..8 => 0,
+        // Large enough that shards clear the room for the next one ahead.
+        8 => random.usize(65_500..70_000),
+        9..140 => random.usize(8..400),
+        140..188 => random.usize(400..5_000),
         _ => random.usize(5_000..40_000),
     }
 }
