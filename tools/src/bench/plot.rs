@@ -70,7 +70,9 @@ fn draw(report: &Report, path: &Path) -> Result<(), Box<dyn std::error::Error>> 
 fn caption(report: &Report) -> String {
     let has_floor = report.results.iter().any(|row| row.floor.is_some());
     let cross = if has_floor { "; cross: p50 of the limit" } else { "" };
-    format!("lanner bench {}: p50, p99, p99.9 in us{cross}", report.benchmark)
+    let per_token = report.results.iter().all(|row| row.unit == "us_per_token") && !report.results.is_empty();
+    let unit = if per_token { "us per token" } else { "us" };
+    format!("lanner bench {}: p50, p99, p99.9 in {unit}{cross}", report.benchmark)
 }
 
 /// The ends of the scale: whole powers of ten around everything that is drawn.
