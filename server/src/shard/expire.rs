@@ -1,12 +1,57 @@
 //! Time to live: an object whose time has ended is a miss at once; its memory is found by a hand that goes round the slots.
 //!
-//! The hand looks at 256 slots in each tick, as long as there is any object with a time to live: at a tick a
-//! millisecond, ten million slots are gone round in 40 seconds. An order by expiry would cost each object 8 more bytes.
+//! The hand doesn't look at every slot. Slots are taken in blocks of 256, and of each block the earliest end is kept: four bytes for
+//! 256 objects. A tick looks at 1,024 of those, so ten million slots are gone round in 40 ticks, and only blocks where something
+//! is due are walked, one in a tick. An order by end would cost each object 8 bytes.
+//!
+//! What always holds: the end kept of a block is never later than the earliest one in it. It may be earlier, after an object left
+//! before its time; then the block is walked once for nothing and the end is exact again.
 
 use super::Shard;
 use super::quarantine::Departure;
 use crate::memory::slots::{Life, SlotId};
 use lanner_shared::time::Instant;
+
+/// Slots of a block.
+const BLOCK_SLOTS: u32 = 256;
+/// Blocks whose earliest end a tick looks at.
+const LOOKS: usize = 1024;
+/// No object of the block has an end.
+const NO_END: u32 = u32::MAX;
+
+/// The hand, and the earliest end in each block of slots, in seconds since the shard started.
+#[derive(Debug, Default)]
+pub(super) struct ExpiryHand {
+    earliest: Vec<u32>,
+    cursor: usize,
+}
+
+impl ExpiryHand {
+    fn note(&mut self, slot: SlotId, expires_seconds: u32) {
+        let block = (slot.0 / BLOCK_SLOTS) as usize;
+        if self.earliest.len() <= block {
+            self.earliest.resize(block + 1, NO_END);
+        }
+        self.earliest[block] = self.earliest[block].min(expires_seconds);
+    }
+
+    /// The next block with an end at `second` or before, among those that one tick looks at.
+    fn next_due(&mut self, second: u64) -> Option<u32> {
+        for _ in 0..LOOKS.min(self.earliest.len()) {
+            let block = self.cursor;
+            self.cursor = if block + 1 < self.earliest.len() { block + 1 } else { 0 };
+            if self.earliest.get(block).is_some_and(|end| u64::from(*end) <= second) {
+                return Some(block as u32);
+            }
+        }
+        None
+    }
+
+    /// Bytes of memory.
+    pub(super) fn bytes(&self) -> u64 {
+        (self.earliest.capacity() * size_of::<u32>()) as u64
+    }
+}
 
 impl Shard {
     /// Whether the object's time to live has ended.
@@ -31,18 +76,36 @@ impl Shard {
         u32::try_from(self.millis(now).0 / 100).unwrap_or(u32::MAX)
     }
 
-    /// Looks at the next `tries` slots and ends what has expired.
-    pub(super) fn end_expired(&mut self, now: Instant, tries: u32) {
-        if self.mortal_objects == 0 {
-            return;
+    /// Notes that an object that is published now has an end.
+    pub(super) fn note_expiry(&mut self, slot: SlotId, expires_seconds: u32) {
+        if expires_seconds != 0 {
+            self.expiry.note(slot, expires_seconds);
         }
-        for _ in 0..tries.min(self.slots.made()) {
-            let slot = SlotId(self.expiry_cursor);
-            self.expiry_cursor = if slot.0 + 1 < self.slots.made() { slot.0 + 1 } else { 0 };
-            if self.slots.life(slot) == Life::Published && self.is_expired(now, slot) {
+    }
+
+    /// Ends what has expired in the next block of slots where something has. Returns whether there was one.
+    pub(super) fn end_expired(&mut self, now: Instant) -> bool {
+        if self.mortal_objects == 0 {
+            return false;
+        }
+        let Some(block) = self.expiry.next_due(self.millis(now).0 / 1000) else { return false };
+        let first = block * BLOCK_SLOTS;
+        let mut earliest = NO_END;
+        for slot in (first..self.slots.made().min(first + BLOCK_SLOTS)).map(SlotId) {
+            let expires = self.slots.expires_seconds(slot);
+            if self.slots.life(slot) != Life::Published || expires == 0 {
+                continue;
+            }
+            if self.is_expired(now, slot) {
                 self.depart(now, slot, Departure::Expired);
+            } else {
+                earliest = earliest.min(expires);
             }
         }
+        if let Some(end) = self.expiry.earliest.get_mut(block as usize) {
+            *end = earliest;
+        }
+        true
     }
 }
 
@@ -71,6 +134,34 @@ mod tests {
             assert_eq!(shard.stats(at(3_000)).hard_pinned_bytes, 0);
         }
         assert_eq!(shard.stats(at(30_000)).expired, 3);
+        assert_eq!(shard.mortal_objects, 0);
+    }
+
+    /// The hand once looked at 256 slots in a tick, however few of them had an end: forty seconds for ten million objects. Shows that
+    /// among half a million objects without an end a thousand with one leave within some ticks after it, a bounded number
+    /// in each, and that ends which lie further ahead cost no walk.
+    #[test]
+    fn few_mortals_are_found_among_many() {
+        let mut shard = TestShard::new(80 << 20, ShardConfig::default());
+        for number in 0..500_000_u32 {
+            let ttl_seconds = if number % 500 == 0 { 2 } else { 0 };
+            let key = number.to_le_bytes();
+            shard.put_request(at(0), &PutRequest { ttl_seconds, ..put_request(&key) }, b"value").unwrap();
+        }
+        let late = PutRequest { ttl_seconds: 100, ..put_request(b"late") };
+        shard.put_request(at(0), &late, b"value").unwrap();
+        assert!(!shard.tick(at(1_999)).more_is_due);
+        let (mut ticks, mut expired) = (1, 0);
+        while shard.tick(at(2_000)).more_is_due {
+            let now_expired = shard.stats(at(2_000)).expired;
+            assert!(now_expired - expired <= 256);
+            (expired, ticks) = (now_expired, ticks + 1);
+        }
+        assert_eq!((expired, shard.mortal_objects), (1_000, 1));
+        // As many as there are blocks with mortals in them.
+        assert!(ticks < 1_010, "{ticks}");
+        assert!(shard.exists(at(99_999), b"late"));
+        assert!((0..3).any(|_| shard.tick(at(100_000)).more_is_due), "once round in two ticks");
         assert_eq!(shard.mortal_objects, 0);
     }
 

@@ -65,6 +65,7 @@ use slab::Slab;
 use zerocopy::IntoBytes;
 
 use clear::Clearing;
+use expire::ExpiryHand;
 use lease::LeaseWheel;
 use put::{PeerPuts, UnfinishedPut};
 use stats::Counters;
@@ -93,7 +94,8 @@ pub struct ShardConfig {
     pub started: Instant,
     /// How long a lease is, at first.
     pub lease_ttl: Duration,
-    /// The longest that it can be set to later.
+    /// The longest that it can be set to later. The ends of leases are told apart by a 256th to a 512th of this, which is how well a
+    /// put that finds no room knows when to try again.
     pub max_lease_ttl: Duration,
     /// Who is evicted first.
     pub policy: PolicyKind,
@@ -118,7 +120,7 @@ impl Default for ShardConfig {
             boot_id: [0; 16],
             started: Instant::ZERO,
             lease_ttl: DEFAULT_LEASE_TTL,
-            max_lease_ttl: Duration::from_secs(60),
+            max_lease_ttl: DEFAULT_LEASE_TTL,
             policy: PolicyKind::default(),
             watermarks: Watermarks::default(),
             put_timeout: Duration::from_secs(30),
@@ -163,8 +165,8 @@ pub struct Shard {
     given_up: Vec<PutTicket>,
     /// Where `tick` goes on looking for puts that make no progress.
     put_cursor: usize,
-    /// Where `tick` goes on looking for objects whose time has ended.
-    expiry_cursor: u32,
+    /// Finds objects whose time has ended.
+    expiry: ExpiryHand,
     /// Published objects that have a time to live.
     mortal_objects: u32,
     /// Free memory fell below the lower watermark and hasn't reached the upper one.
@@ -203,7 +205,7 @@ impl Shard {
             gone_peers: VecDeque::new(),
             given_up: Vec::new(),
             put_cursor: 0,
-            expiry_cursor: 0,
+            expiry: ExpiryHand::default(),
             mortal_objects: 0,
             is_evicting_ahead: false,
             clearing: Clearing::default(),

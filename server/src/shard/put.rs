@@ -336,7 +336,9 @@ impl Shard {
         self.slots.set_life(slot, Life::Published);
         self.slots.set_pin(slot, put.pin);
         self.slots.set_published_tenths(slot, self.tenths(now));
-        self.slots.set_expires_seconds(slot, self.expiry(now, put.ttl_seconds));
+        let expires_seconds = self.expiry(now, put.ttl_seconds);
+        self.slots.set_expires_seconds(slot, expires_seconds);
+        self.note_expiry(slot, expires_seconds);
         match put.pin {
             Pin::None => self.policy.inserted(&mut self.slots, slot, hash),
             Pin::Soft => self.soft_pinned.inserted(&mut self.slots, slot, hash),

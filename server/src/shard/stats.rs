@@ -163,7 +163,11 @@ impl Shard {
 
     /// Bytes of memory that the shard's objects take beside the segment.
     fn bookkeeping_bytes(&self) -> u64 {
-        self.index.bytes() + self.slots.bytes() + self.policy.bytes() + self.allocator.bookkeeping_bytes()
+        self.index.bytes()
+            + self.slots.bytes()
+            + self.policy.bytes()
+            + self.expiry.bytes()
+            + self.allocator.bookkeeping_bytes()
     }
 
     pub(super) fn count_publication(&mut self, slot: SlotId, mode: PutMode, value_bytes: u64) {

@@ -10,8 +10,6 @@ const ENDED_LEASES: u32 = 128;
 const GONE_PEERS_PUTS: u32 = 64;
 /// Unfinished puts looked at for a time-out, for each tick.
 const STALLED_PUTS: usize = 64;
-/// Slots looked at for an expired object, for each tick.
-const EXPIRY_SLOTS: u32 = 256;
 
 /// What a tick leaves to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,10 +28,10 @@ impl Shard {
         let more_leases = self.end_leases(now, ENDED_LEASES);
         let more_puts = self.end_puts_of_gone_peers(now, GONE_PEERS_PUTS);
         self.end_stalled_puts(now, STALLED_PUTS);
-        self.end_expired(now, EXPIRY_SLOTS);
+        let more_expired = self.end_expired(now);
         let more_evictions = self.evict_ahead(now);
         let more_room = self.clear_ahead(now);
-        let more_is_due = more_leases || more_puts || more_evictions || more_room;
+        let more_is_due = more_leases || more_puts || more_expired || more_evictions || more_room;
         TickOutcome { more_is_due, next_at: self.next_tick(now) }
     }
 
@@ -69,7 +67,7 @@ mod tests {
             assert!(next > now);
             (now, ticks) = (next, ticks + 1);
         }
-        assert!(now < at(5_300) && ticks < 100, "{ticks} ticks until {now:?}");
+        assert!(now < at(5_300) && ticks < 400, "{ticks} ticks until {now:?}");
         assert_eq!(shard.stats(now).quarantined_bytes, 0);
     }
 }
