@@ -363,7 +363,8 @@ impl Pump {
             return;
         }
         let due = outcome.next_at.map_or(LONGEST_SLEEP, |next| next.since(self.core.now));
-        let timeout = due.clamp(Duration::from_micros(50), LONGEST_SLEEP);
+        let longest = self.shm.longest_sleep().min(LONGEST_SLEEP);
+        let timeout = due.clamp(Duration::from_micros(50), longest);
         self.core.shards.iter().filter_map(|shard| shard.parked_word()).for_each(park::announce);
         // What was published before the announcement was seen is seen now.
         if !self.shm.has_work() && !self.control.is_stopped() {

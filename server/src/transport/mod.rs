@@ -20,6 +20,7 @@ use crate::shard::Shard;
 use lanner_shared::time::Instant;
 use stats::TransportStats;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What the transports of a core work on.
 #[derive(Debug)]
@@ -58,6 +59,11 @@ pub trait Transport {
 
     /// Whether the core must not sleep now.
     fn has_work(&self) -> bool;
+
+    /// How long the core may sleep at most for this transport's sake.
+    fn longest_sleep(&self) -> Duration {
+        Duration::MAX
+    }
 
     /// Number of connections.
     fn connections(&self) -> usize;

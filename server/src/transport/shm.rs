@@ -4,6 +4,7 @@
 //! buffer (or, if short, with its frame) and is copied into the segment here. Whatever a client wrote is copied to memory of
 //! the server's own before it's looked at.
 
+use super::tcp::PEER_TIMEOUT;
 use super::{Core, Transport};
 use crate::pump::ring::{Completion, Operation, OperationKind};
 use crate::service::Caller;
@@ -16,7 +17,7 @@ use lanner_shared::shm::lane_page::{
 };
 use lanner_shared::shm::line_ring::{Consumer, Line, Producer, Ring};
 use lanner_shared::shm::park;
-use lanner_shared::time::Clock;
+use lanner_shared::time::{Clock, Instant};
 use lanner_shared::wire::header::{HEADER_BYTES, Header};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -25,6 +26,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Frames of one lane that are served before the next lane's turn.
 const FRAMES_IN_TURN: usize = 64;
@@ -57,6 +59,8 @@ struct Peer {
     /// Bytes taken from the staging buffer since the beginning.
     staging_consumed: u64,
     has_broken_rules: bool,
+    /// When answers were last taken, or there were none.
+    taken: Instant,
 }
 
 impl Shm {
@@ -77,6 +81,7 @@ impl Shm {
             replies: Replies::default(),
             staging_consumed: 0,
             has_broken_rules: false,
+            taken: core.now,
         });
         let index = self.lanes.insert(peer);
         self.order.push(index);
@@ -115,14 +120,26 @@ impl Transport for Shm {
     }
 
     fn tick(&mut self, core: &mut Core) {
-        // A lane whose client broke the rules is ended through its socket, whose watcher then removes it.
+        // A lane is ended through its socket, whose watcher then removes it.
         for (_, peer) in &mut self.lanes {
             if peer.has_broken_rules {
                 core.stats.protocol_errors += 1;
                 peer.has_broken_rules = false;
-                let _ = rustix::net::shutdown(&peer.socket, rustix::net::Shutdown::Both);
+                peer.end();
+            } else if peer.replies.is_empty() {
+                peer.taken = core.now;
+            } else if core.now.since(peer.taken) >= PEER_TIMEOUT {
+                core.stats.stalled_peers += 1;
+                peer.taken = core.now;
+                peer.end();
             }
         }
+    }
+
+    /// A client says nothing when it has made room, so the core looks again soon.
+    fn longest_sleep(&self) -> Duration {
+        let has_waiting = self.lanes.iter().any(|(_, peer)| !peer.replies.is_empty());
+        if has_waiting { Duration::from_millis(1) } else { Duration::MAX }
     }
 
     fn has_work(&self) -> bool {
@@ -163,6 +180,10 @@ impl Peer {
             self.flush(core);
         }
         has_worked | self.flush(core)
+    }
+
+    fn end(&self) {
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }
 
     #[inline]
@@ -260,6 +281,7 @@ impl Peer {
             return false;
         }
         core.stats.sent_bytes += pushed as u64;
+        self.taken = core.now;
         self.replies.sent(&mut core.shards[self.tenant], core.now, pushed as u64);
         if park::must_wake(&self.lane.page().client_parked.0) {
             let _ = rustix::io::write(&self.wake_client, &1_u64.to_ne_bytes());

@@ -231,3 +231,15 @@ fn each_thread_has_a_lane_of_its_own() {
         });
     });
 }
+
+#[test]
+fn an_answer_longer_than_the_ring_arrives_although_the_client_dawdles() {
+    // 4,000 descriptors are 128,000 bytes, twice a reply ring. The client lets the shard fall asleep before it takes any.
+    let server = TestServer::start(&[]);
+    let client = server.client("shm");
+    let keys: Vec<String> = (0..4_000).map(|i| format!("dawdle {i}")).collect();
+    let pending = client.submit_get_batch(&keys).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    let answers = pending.wait().unwrap();
+    assert!(answers.iter().enumerate().all(|(at, answer)| *answer == Err(Error::NotFound { index: at as u64 })));
+}
