@@ -8,7 +8,7 @@ pub mod inbound;
 pub mod replies;
 
 use crate::memory::slots::{Generation, SlotId};
-use crate::shard::{PeerId, PutTicket, Shard};
+use crate::shard::{PeerId, PutTicket, Shard, WARMED_KEYS};
 use lanner_shared::error::Malformation;
 use lanner_shared::time::Instant;
 use lanner_shared::wire::error::append_reply;
@@ -131,6 +131,7 @@ impl Request<'_> {
         let mut reader = BodyReader::new(self.body);
         let start = body::begin(replies.frame());
         for index in 0..usize::from(self.header.count) {
+            self.warm(reader, index);
             let key = self.own_key(&mut reader, index)?;
             let descriptor = self.describe(key, Opcode::Query);
             body::append(replies.frame(), &descriptor);
@@ -154,6 +155,7 @@ impl Request<'_> {
         let mut found: SmallVec<[Descriptor; 16]> = SmallVec::new();
         let mut payload_bytes = 0_u64;
         for index in 0..usize::from(self.header.count) {
+            self.warm(reader, index);
             let key = self.own_key(&mut reader, index)?;
             let mut descriptor = self.describe(key, Opcode::Get);
             if descriptor.status.get() == 0 {
@@ -199,6 +201,7 @@ impl Request<'_> {
         let mut reader = BodyReader::new(self.body);
         let start = body::begin(replies.frame());
         for index in 0..usize::from(self.header.count) {
+            self.warm(reader, index);
             let key = keys::next(&mut reader, index)?;
             let answer = act(self, key);
             replies.frame().push(answer);
@@ -244,6 +247,9 @@ impl Request<'_> {
         let (ranges, keys) = read_ranges::decode(self.body, usize::from(self.header.count))?;
         let mut found: SmallVec<[Descriptor; 64]> = SmallVec::new();
         for (index, key) in keys.iter().enumerate() {
+            if index.is_multiple_of(WARMED_KEYS) {
+                self.shard.warm(keys[index..].iter().copied());
+            }
             self.must_own(key, index)?;
             let descriptor = self.describe(key, Opcode::ReadRanges);
             if descriptor.status.get() != 0 {
@@ -303,6 +309,19 @@ impl Request<'_> {
         let failed = |_| Error::Malformed { reason: Malformation::Body, detail: 0 };
         serde_json::to_writer(replies.frame(), &stats).map_err(failed)?;
         self.finish(replies, start, 0)
+    }
+
+    /// Before the first of every so many keys, has the shard bring in what they lead to. `reader` stands before key `index`.
+    #[inline]
+    fn warm(&self, mut reader: BodyReader<'_>, index: usize) {
+        if !index.is_multiple_of(WARMED_KEYS) || self.header.count == 1 {
+            return;
+        }
+        let last = usize::from(self.header.count).min(index + WARMED_KEYS);
+        let mut some: SmallVec<[&[u8]; WARMED_KEYS]> = SmallVec::new();
+        // A bad key is found, and answered, when its turn comes.
+        some.extend((index..last).map_while(|index| keys::next(&mut reader, index).ok()));
+        self.shard.warm(some.iter().copied());
     }
 
     /// The next key of the body, if it belongs to this shard.

@@ -9,6 +9,7 @@
 //! | it is to go | `remove` |
 //! | time passes | `tick`, `expire` |
 //! | room is needed | `evict`, `clear` |
+//! | many keys at once | `warm` |
 //!
 //! and below them `lease` (until when may memory not be reused), `quarantine` (the one place that gives memory back),
 //! `epoch`, `extent_access` and `stats`.
@@ -37,6 +38,7 @@ mod read;
 mod remove;
 pub mod stats;
 mod tick;
+mod warm;
 
 #[cfg(test)]
 mod model_test;
@@ -76,6 +78,7 @@ pub use put::PutTicket;
 pub use query::Found;
 pub use stats::ShardStats;
 pub use tick::TickOutcome;
+pub use warm::WARMED_KEYS;
 
 /// Who a request is from: a connection, under a number that never comes again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

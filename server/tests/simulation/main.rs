@@ -198,7 +198,8 @@ fn a_snapshot_refreshed_too_late_is_found() {
 #[test]
 fn a_retried_change_is_found() {
     faults::plant_retried_changes(true);
-    // The writer is told that the key exists, by its own first attempt; or a removal is carried out twice.
-    must_find(PlantedFaults::default(), &["was told false, and it was stored 1 times", "removals of a key"]);
+    // The writer is told that the key exists, by its own first attempt; or its upsert or its removal is carried out twice.
+    let signs = ["was told false, and it was stored 1 times", "a put was repeated", "removals of a key"];
+    must_find(PlantedFaults::default(), &signs);
     faults::plant_retried_changes(false);
 }
