@@ -100,13 +100,7 @@ impl Mapping {
         // SAFETY: the source lies in the mapping (asserted), the target is the caller's. The server may write the source
         // while it's copied only if the reader's lease has ended; such a copy may be torn, is never looked at as anything
         // but bytes, and is thrown away by the caller's check of the lease afterwards.
-        unsafe {
-            std::ptr::copy_nonoverlapping(
-                self.start.as_ptr().add(offset as usize),
-                target.as_mut_ptr(),
-                target.len(),
-            )
-        }
+        unsafe { copy(self.start.as_ptr().add(offset as usize), target) }
     }
 
     /// Whether `length` bytes from `offset` on lie in the mapping.
@@ -163,9 +157,53 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: made by mmap with this length, and nobody can refer to it any more.
-        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.length) };
+/// Copies as many bytes as `target` has. Lengths that rows of Engram tables have are copied in place, by code that knows the
+/// length: for these a call of `memcpy`, with its choice of a way, takes as long as the copy.
+///
+/// # Safety
+/// As many bytes can be read at `source`, and none of them is in `target`.
+#[inline]
+unsafe fn copy(source: *const u8, target: &mut [u8]) {
+    // SAFETY: the caller's promise, for each of them.
+    unsafe {
+        match target.len() {
+            64 => copy_fixed::<64>(source, target),
+            128 => copy_fixed::<128>(source, target),
+            256 => copy_fixed::<256>(source, target),
+            264 => copy_fixed::<264>(source, target),
+            512 => copy_fixed::<512>(source, target),
+            length => std::ptr::copy_nonoverlapping(source, target.as_mut_ptr(), length),
+        }
+    }
+}
+
+/// # Safety
+/// As for [`copy`]. `target` has `N` bytes.
+#[inline]
+unsafe fn copy_fixed<const N: usize>(source: *const u8, target: &mut [u8]) {
+    // SAFETY: the caller's promise; arrays of bytes have no alignment.
+    let (from, to) = unsafe { (&*source.cast::<[u8; N]>(), &mut *target.as_mut_ptr().cast::<[u8; N]>()) };
+    let (from_pieces, from_rest) = from.as_chunks::<16>();
+    let (to_pieces, to_rest) = to.as_chunks_mut::<16>();
+    for (to, from) in to_pieces.iter_mut().zip(from_pieces) {
+        *to = *from;
+    }
+    to_rest.copy_from_slice(from_rest);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_length_is_copied_whole_and_no_byte_beyond() {
+        let source: Vec<u8> = (0..600).map(|at| (at % 251) as u8).collect();
+        for length in 0..600 {
+            let mut target = vec![0xff; 602];
+            // SAFETY: the source has as many bytes, in a buffer of its own.
+            unsafe { copy(source.as_ptr(), &mut target[1..=length]) };
+            assert_eq!(target[1..=length], source[..length]);
+            assert_eq!((target[0], target[length + 1]), (0xff, 0xff), "{length}");
+        }
     }
 }

@@ -176,20 +176,38 @@ impl<R: Ranges + ?Sized> Receiver for Scatter<'_, R> {
 
     #[inline]
     fn destination(&mut self) -> &mut [u8] {
-        while let Some(index) = self.indices.get(self.cursor.at) {
+        let Some((start, mut end)) = self.next_range() else { return &mut [] };
+        // Ranges that follow each other in the destination too are taken in together.
+        for index in &self.indices[self.cursor.at + 1..] {
             let range = self.ranges.range(*index as usize);
-            if self.cursor.done < range.length {
-                let start = (range.destination_offset + self.cursor.done) as usize;
-                let end = (range.destination_offset + range.length) as usize;
-                return self.target.get_mut(start..end).unwrap_or_default();
+            if range.destination_offset != end {
+                break;
             }
-            *self.cursor = Cursor { at: self.cursor.at + 1, done: 0 };
+            end += range.length;
         }
-        &mut []
+        self.target.get_mut(start as usize..end as usize).unwrap_or_default()
     }
 
     #[inline]
     fn advance(&mut self, bytes: usize) {
         self.cursor.done += bytes as u64;
+        while let Some(index) = self.indices.get(self.cursor.at) {
+            let length = self.ranges.range(*index as usize).length;
+            if self.cursor.done < length {
+                break;
+            }
+            *self.cursor = Cursor { at: self.cursor.at + 1, done: self.cursor.done - length };
+        }
+    }
+}
+
+impl<R: Ranges + ?Sized> Scatter<'_, R> {
+    /// The rest of the range that is due: where it starts and ends in the destination.
+    #[inline]
+    fn next_range(&mut self) -> Option<(u64, u64)> {
+        // Steps over empty ranges at the start.
+        self.advance(0);
+        let range = self.ranges.range(*self.indices.get(self.cursor.at)? as usize);
+        Some((range.destination_offset + self.cursor.done, range.destination_offset + range.length))
     }
 }
