@@ -241,5 +241,7 @@ fn an_answer_longer_than_the_ring_arrives_although_the_client_dawdles() {
     let pending = client.submit_get_batch(&keys).unwrap();
     std::thread::sleep(std::time::Duration::from_millis(50));
     let answers = pending.wait().unwrap();
-    assert!(answers.iter().enumerate().all(|(at, answer)| *answer == Err(Error::NotFound { index: at as u64 })));
+    assert!(
+        answers.iter().enumerate().all(|(at, answer)| *answer == Err(Error::NotFound { index: at as u64 }))
+    );
 }
