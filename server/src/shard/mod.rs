@@ -140,6 +140,8 @@ impl Default for ShardConfig {
 pub struct PlantedFaults {
     /// Leases count as ended this many milliseconds before they are.
     pub lease_ends_early_by_millis: u64,
+    /// Memory is given back although a transfer still reads or writes it.
+    pub forgets_transfers: bool,
 }
 
 /// The state of one shard. `Send` so that it can be made before its core's thread is; not `Sync`.

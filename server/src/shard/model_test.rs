@@ -412,7 +412,9 @@ fn a_lease_that_ends_early_is_noticed() {
     let noticed = (0..200).any(|_| {
         let steps = steps().new_tree(&mut runner).map(|tree| tree.current()).unwrap_or_default();
         let mut world = World::new(PolicyKind::S3Fifo);
-        world.shard.plant_faults(super::PlantedFaults { lease_ends_early_by_millis: 1 });
+        world
+            .shard
+            .plant_faults(super::PlantedFaults { lease_ends_early_by_millis: 1, ..Default::default() });
         run(world, &steps).is_err()
     });
     assert!(noticed);

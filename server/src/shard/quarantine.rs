@@ -70,7 +70,10 @@ impl Shard {
     /// generation. Promise P1: nothing else frees an extent that was readable.
     pub(super) fn release_if_unused(&mut self, now: Instant, slot: SlotId) {
         let is_hidden = self.slots.life(slot) == Life::Hidden;
-        if !is_hidden || self.slots.in_flight(slot) > 0 || !self.lease_has_ended(now, slot) {
+        let is_in_use = self.slots.in_flight(slot) > 0;
+        #[cfg(any(test, feature = "planted-faults"))]
+        let is_in_use = is_in_use && !self.planted_faults.forgets_transfers;
+        if !is_hidden || is_in_use || !self.lease_has_ended(now, slot) {
             return;
         }
         if self.slots.is_set_aside(slot) {

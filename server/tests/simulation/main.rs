@@ -183,7 +183,17 @@ fn must_find(faults: PlantedFaults, expected: &[&str]) {
 /// millisecond earlier by its own margin.
 #[test]
 fn a_lease_that_ends_a_millisecond_early_is_found() {
-    must_find(PlantedFaults { lease_ends_early_by_millis: 1 }, &["reused before the end of its lease"]);
+    must_find(
+        PlantedFaults { lease_ends_early_by_millis: 1, ..PlantedFaults::default() },
+        &["reused before the end of its lease"],
+    );
+}
+
+/// Shows that memory which is reused while a slow peer's value is still being received into it, or sent from it, is noticed.
+#[test]
+fn a_forgotten_transfer_is_found() {
+    let faults = PlantedFaults { forgets_transfers: true, ..PlantedFaults::default() };
+    must_find(faults, &["gave none of the versions", "reused before the end of its lease"]);
 }
 
 /// Shows that a client which reads through a snapshot beyond its deadline is noticed by the bytes that it gets.

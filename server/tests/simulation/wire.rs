@@ -24,10 +24,16 @@ pub struct Pipe {
     /// What is written from now on never arrives.
     is_cut: bool,
     capacity: usize,
+    /// Each piece may take so much longer.
+    slowness: u64,
 }
 
 impl Pipe {
-    fn new(random: &mut Rng) -> Pipe {
+    /// Some are so slow that a value is under way for longer than its lease.
+    fn new(is_slow: bool, random: &mut Rng) -> Pipe {
+        if is_slow {
+            return Pipe { capacity: random.usize(200..2_000), slowness: 6_000_000, ..Pipe::default() };
+        }
         Pipe { capacity: random.usize(500..60_000), ..Pipe::default() }
     }
 
@@ -39,11 +45,15 @@ impl Pipe {
         }
         let count = if random.u8(..4) == 0 { random.usize(1..=room) } else { room };
         if !self.is_cut {
-            self.last_arrival = self.last_arrival.max(now + delay(random));
+            self.last_arrival = self.last_arrival.max(now + delay(random)) + random.u64(0..=self.slowness);
             self.chunks.push_back((self.last_arrival, bytes[..count].to_vec()));
             self.bytes += count;
         }
         count
+    }
+
+    fn has_room(&self) -> bool {
+        self.bytes < self.capacity
     }
 
     /// What has arrived and comes next.
@@ -106,6 +116,8 @@ struct Receiving {
     ticket: PutTicket,
     offset: u64,
     bytes: Vec<u8>,
+    /// When it's done.
+    until: u64,
 }
 
 /// See the module.
@@ -123,6 +135,7 @@ pub struct Wire {
     /// Bytes of the replies that the tap has heard.
     heard: u64,
     receiving: Option<Receiving>,
+    is_slow: bool,
     pub is_open_at_server: bool,
     pub is_open_at_client: bool,
 }
@@ -138,12 +151,14 @@ pub struct Turn {
 
 impl Wire {
     pub fn new(server: usize, shard: u16, client: usize, caller: Caller, random: &mut Rng) -> Wire {
+        let is_slow = random.u8(..10) == 0;
         Wire {
+            is_slow,
             server,
             shard,
             client,
-            up: Pipe::new(random),
-            down: Pipe::new(random),
+            up: Pipe::new(is_slow, random),
+            down: Pipe::new(is_slow, random),
             caller,
             tap: Tap::default(),
             inbound: Inbound::default(),
@@ -157,13 +172,16 @@ impl Wire {
 
     /// Whether a turn would change anything at the server's end.
     pub fn is_due(&self, time: u64) -> bool {
-        let has_work = !self.up.front(time).is_empty() || self.up.has_ended(time);
-        self.is_open_at_server && (has_work || !self.replies.is_empty() || self.receiving.is_some())
+        let has_work = match &self.receiving {
+            Some(receiving) => receiving.until <= time,
+            None => !self.up.front(time).is_empty() || self.up.has_ended(time),
+        };
+        self.is_open_at_server && (has_work || (!self.replies.is_empty() && self.down.has_room()))
     }
 
     /// What the server does for the connection at one moment: `time` is the network's, `now` the server's own.
     pub fn turn(&mut self, time: u64, now: Instant, shard: &mut Shard, random: &mut Rng) -> Turn {
-        if self.receiving.is_some() && random.u8(..3) > 0 {
+        if self.receiving.as_ref().is_some_and(|receiving| receiving.until <= time) {
             self.end_receive(now, shard);
         }
         let mut answers = self.new_answers(shard);
@@ -194,7 +212,9 @@ impl Wire {
             let count = count.min(missing as usize);
             self.up.consume(count);
             self.tap.requested(&bytes[..count]);
-            self.receiving = Some(Receiving { ticket, offset, bytes: bytes[..count].to_vec() });
+            // Longer than the shard waits for progress, now and then.
+            let until = time + random.u64(0..if self.is_slow { 150_000_000 } else { 20_000 });
+            self.receiving = Some(Receiving { ticket, offset, bytes: bytes[..count].to_vec(), until });
             return;
         }
         let (used, stop) = self.inbound.feed(shard, now, &self.caller, &bytes, &mut self.replies);
@@ -205,7 +225,7 @@ impl Wire {
 
     /// The kernel writes whatever became of the put meanwhile; that is what it was pinned for.
     fn end_receive(&mut self, now: Instant, shard: &mut Shard) {
-        let Some(Receiving { ticket, offset, bytes }) = self.receiving.take() else { return };
+        let Some(Receiving { ticket, offset, bytes, .. }) = self.receiving.take() else { return };
         shard.segment_mut().write(offset, &bytes).expect("within the segment");
         shard.unpin_after_receive(now, &ticket);
         self.inbound.received(shard, now, &self.caller, bytes.len() as u64, &mut self.replies);
