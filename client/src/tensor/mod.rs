@@ -7,9 +7,9 @@
 
 mod error;
 mod layout;
+mod sharded;
 mod spec;
-mod tensor;
 
 pub use error::TensorError;
+pub use sharded::{ShardedTensor, TensorSlice};
 pub use spec::TensorSpec;
-pub use tensor::{ShardedTensor, TensorSlice};
