@@ -6,7 +6,7 @@ use crate::transport::handshake::SocketKind;
 use lanner_shared::wire::hello::Welcome;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// Letters that wait for a core at most. A core that takes none for that long is refused more.
 const CAPACITY: usize = 1024;
@@ -63,11 +63,15 @@ pub fn mailbox() -> std::io::Result<(Post, Mailbox)> {
 }
 
 impl Post {
-    /// Sends a letter and wakes the core. Fails if too many wait; the letter is dropped, and its connection with it.
-    pub fn send(&self, mail: Mail) -> Result<(), ()> {
-        self.letters.try_send(mail).map_err(drop)?;
-        self.wake();
-        Ok(())
+    /// Sends a letter and wakes the core. If too many wait already, or the core has ended, the letter is dropped, and its
+    /// connection with it.
+    #[must_use = "a letter that wasn't sent has to be accounted for"]
+    pub fn send(&self, mail: Mail) -> bool {
+        let is_sent = self.letters.try_send(mail).is_ok();
+        if is_sent {
+            self.wake();
+        }
+        is_sent
     }
 
     /// Makes the core look around.
@@ -79,10 +83,7 @@ impl Post {
 impl Mailbox {
     /// The next letter.
     pub fn next(&self) -> Option<Mail> {
-        match self.letters.try_recv() {
-            Ok(mail) => Some(mail),
-            Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
-        }
+        self.letters.try_recv().ok()
     }
 
     /// What wakes the core.

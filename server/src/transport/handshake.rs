@@ -245,7 +245,7 @@ impl Acceptor {
             // Over a Unix socket without a shard the client only waits for the server's end.
             wants_lane: peer.kind == SocketKind::Unix && asked != ANY_SHARD,
         };
-        if self.posts[usize::from(shard)].send(Mail::Connection(Box::new(connection))).is_err() {
+        if !self.posts[usize::from(shard)].send(Mail::Connection(Box::new(connection))) {
             core.stats.connections_refused += 1;
             self.identity.connection_closed();
         }

@@ -152,7 +152,7 @@ impl Tcp {
             wants_lane: false,
         };
         let post = core.posts.get(usize::from(shard.0));
-        let is_sent = post.is_some_and(|post| post.send(Mail::Connection(Box::new(connection))).is_ok());
+        let is_sent = post.is_some_and(|post| post.send(Mail::Connection(Box::new(connection))));
         if !is_sent {
             core.stats.connections_refused += 1;
             core.identity.connection_closed();
