@@ -36,7 +36,7 @@ fn a_client_outlives_its_server() {
             assert!(Clock.now().since(began) < Duration::from_secs(3));
         }
         let again = TestServer::start(&["--listen", &address]);
-        assert_eq!(soon(|| client.exists(b"key")), false, "{transport}");
+        assert!(!soon(|| client.exists(b"key")), "{transport}");
         let range = [Range { key: 0, source_offset: 0, length: 5000, destination_offset: 0 }];
         let old = client.read_ranges_from_snapshot(&snapshot, &range, &mut [0; 5000], Freshness::Lease);
         assert_eq!(old, Err(Error::LeaseExpired { index: 0 }), "{transport}");
