@@ -103,6 +103,12 @@ impl ExtentHeader {
         KeyHash { high64: self.hash_high.get(), low64: self.hash_low.get() }
     }
 
+    /// Bytes of key and value together.
+    #[must_use]
+    pub fn content_bytes(&self) -> u64 {
+        u64::from(self.key_bytes.get()) + self.value_bytes.get()
+    }
+
     /// Whether this is a header that was written whole.
     #[must_use]
     pub fn is_valid(&self) -> bool {

@@ -137,6 +137,11 @@ const METRICS: &[Metric] = &[
         Source::Stats(|stats| stats.oldest_hard_pin_seconds),
     ),
     gauge(
+        "lanner_content_bytes",
+        "Key and value bytes of the objects that can be found",
+        Source::Stats(|stats| stats.content_bytes),
+    ),
+    gauge(
         "lanner_index_bytes",
         "Bytes of memory beside the objects: index, slots, ghosts",
         Source::Stats(|stats| stats.index_bytes),

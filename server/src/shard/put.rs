@@ -344,6 +344,7 @@ impl Shard {
             Pin::Soft => self.soft_pinned.inserted(&mut self.slots, slot, hash),
             Pin::Hard => self.hard_pinned.push_front(&mut self.slots, slot),
         }
+        self.counters.content_bytes += self.header(slot).map_or(0, ExtentHeader::content_bytes);
         self.count_publication(slot, put.mode, put.ticket.value_bytes);
         if let Some((old, expired)) = present {
             let departure = if expired { Departure::Expired } else { Departure::Overwritten };

@@ -76,6 +76,8 @@ pub struct ShardStats {
 
     /// Objects that can be found.
     pub objects: u64,
+    /// Key and value bytes of the objects that can be found.
+    pub content_bytes: u64,
     /// Puts begun and not ended.
     pub unfinished_puts: u64,
     /// Bytes under leases, hidden objects included.
@@ -102,6 +104,14 @@ pub struct ShardStats {
 pub(super) type Counters = ShardStats;
 
 impl ShardStats {
+    /// Bytes that the objects take beside their keys and values: headers, padding and what lies beside the segment. Exact while
+    /// no put is unfinished.
+    pub fn metadata_bytes(&self) -> u64 {
+        let extents =
+            self.capacity_bytes.saturating_sub(self.free_bytes).saturating_sub(self.quarantined_bytes);
+        (extents + self.index_bytes).saturating_sub(self.content_bytes)
+    }
+
     /// Keys that an operation found.
     pub fn hits(&self, operation: Opcode) -> u64 {
         self.look_ups_of(operation).hits
@@ -209,7 +219,7 @@ impl Shard {
 #[cfg(test)]
 mod tests {
     use super::super::ShardConfig;
-    use super::super::test_support::{TestShard, at};
+    use super::super::test_support::{TestShard, at, put_request};
     use crate::memory::MAX_METADATA_BYTES;
 
     /// Shows that evicted objects are counted in the class of their age, at its bounds, and that the sums agree.
@@ -228,6 +238,25 @@ mod tests {
         }
     }
 
+    /// Shows that an object's key and value are counted for as long as it can be found, whichever way it goes.
+    #[test]
+    fn contents_are_counted_while_they_can_be_found() {
+        let mut shard = TestShard::new(1 << 20, ShardConfig::default());
+        let content = |shard: &mut TestShard| shard.stats(at(0)).content_bytes;
+        shard.put(at(0), b"one", &[1; 100]).unwrap();
+        shard.put(at(0), b"three", &[]).unwrap();
+        assert_eq!(content(&mut shard), 108);
+        shard.upsert(at(0), b"one", &[1; 7]).unwrap();
+        assert_eq!(content(&mut shard), 15);
+        assert!(shard.remove(at(0), b"three"));
+        assert_eq!(content(&mut shard), 10);
+        let mortal = PutRequest { ttl_seconds: 1, ..put_request(b"mortal") };
+        shard.put_request(at(0), &mortal, &[1; 4]).unwrap();
+        assert_eq!(content(&mut shard), 20);
+        assert!(shard.get(at(3_000), b"mortal").is_none());
+        assert_eq!(content(&mut shard), 10);
+    }
+
     /// Shows the cost of an object beside its key and value, with a million of them: the extents' headers and padding for
     /// keys of 16 bytes, and everything beside the segment.
     #[test]
@@ -241,7 +270,8 @@ mod tests {
         }
         let stats = shard.stats(at(0));
         assert_eq!(stats.objects, objects);
-        let used = stats.capacity_bytes - stats.free_bytes + stats.index_bytes - objects * (16 + 64);
+        assert_eq!(stats.content_bytes, objects * (16 + 64));
+        let used = stats.metadata_bytes();
         assert!(
             used <= objects * MAX_METADATA_BYTES as u64,
             "{} bytes an object",

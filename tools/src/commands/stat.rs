@@ -69,7 +69,7 @@ fn shards(client: &Client, json: bool) -> Result<(), Failure> {
 }
 
 const COLUMNS: [&str; 9] =
-    ["server", "objects", "used", "capacity", "leased", "hit rate", "puts", "evicted", "index B/object"];
+    ["server", "objects", "used", "capacity", "leased", "hit rate", "puts", "evicted", "metadata B/object"];
 
 /// All columns but the server's.
 fn cells_of(number: &dyn Fn(&str) -> u64, look_ups: &Value) -> Vec<Cell> {
@@ -86,8 +86,15 @@ fn cells_of(number: &dyn Fn(&str) -> u64, look_ups: &Value) -> Vec<Cell> {
         right(hit_rate(look_ups).map_or("-".to_owned(), |rate| format!("{:.1} %", rate * 100.0))),
         right((number("puts") + number("upserts")).to_string()),
         right(evicted.to_string()),
-        right(number("index_bytes").checked_div(objects).map_or("-".to_owned(), |bytes| bytes.to_string())),
+        right(metadata_bytes(number).checked_div(objects).map_or("-".to_owned(), |bytes| bytes.to_string())),
     ]
+}
+
+/// What the objects take beside their keys and values: headers, padding, index, slots and queues.
+fn metadata_bytes(number: &dyn Fn(&str) -> u64) -> u64 {
+    let free = number("free_bytes") + number("quarantined_bytes");
+    (number("capacity_bytes").saturating_sub(free) + number("index_bytes"))
+        .saturating_sub(number("content_bytes"))
 }
 
 /// The part of the keys that were asked for and found, over all operations that read; `None` before the first.
