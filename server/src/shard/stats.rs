@@ -221,6 +221,7 @@ mod tests {
     use super::super::ShardConfig;
     use super::super::test_support::{TestShard, at, put_request};
     use crate::memory::MAX_METADATA_BYTES;
+    use lanner_shared::wire::put::PutRequest;
 
     /// Shows that evicted objects are counted in the class of their age, at its bounds, and that the sums agree.
     #[test]
