@@ -180,3 +180,34 @@ fn a_path_that_swallows_packets_costs_one_call() {
     assert!(Clock.now().since(began) < Duration::from_secs(2));
     assert_eq!(client.get(b"key").unwrap(), b"value", "the next call is normal");
 }
+
+#[test]
+fn keys_spread_over_two_servers_and_one_of_them_may_end() {
+    for transport in ["tcp", "shm"] {
+        let servers = [TestServer::start(&["--shards", "2"]), TestServer::start(&[])];
+        let addresses = servers.each_ref().map(|server| server.address().to_string());
+        let url = |addresses: [&String; 2]| {
+            format!("lanner://{},{}?transport={transport}", addresses[0], addresses[1])
+        };
+        let client = Client::connect(&url([&addresses[0], &addresses[1]])).unwrap();
+        let keys: Vec<String> = (0..300).map(|i| format!("spread {i}")).collect();
+        let items: Vec<(&String, &[u8])> = keys.iter().map(|key| (key, key.as_bytes())).collect();
+        assert!(client.put_batch(&items, PutOptions::default()).unwrap().iter().all(Result::is_ok));
+        // Another client, told of them in another order, looks in the same places.
+        let other = Client::connect(&url([&addresses[1], &addresses[0]])).unwrap();
+        for (key, value) in keys.iter().zip(other.get_batch(&keys).unwrap()) {
+            assert_eq!(value.unwrap(), key.as_bytes());
+        }
+        let [staying, leaving] = servers;
+        let counts = staying.reports_when(|reports| reports.iter().all(|report| report.stats.objects > 20));
+        let staying_count: u64 = counts.iter().map(|report| report.stats.objects).sum();
+        assert!((60..240).contains(&staying_count), "{staying_count} of 300");
+        drop(leaving);
+        let readable = keys.iter().filter(|key| match client.get(key.as_bytes()) {
+            Ok(value) => value == key.as_bytes(),
+            Err(Error::Unreachable { .. } | Error::ConnectionLost { .. }) => false,
+            Err(other) => panic!("{other}"),
+        });
+        assert_eq!(readable.count() as u64, staying_count, "{transport}");
+    }
+}
