@@ -183,6 +183,11 @@ const METRICS: &[Metric] = &[
         Source::Transport(|transport| transport.connections_refused),
     ),
     counter(
+        "lanner_accepts_failed",
+        "How often the system could give no connection, mostly for want of file descriptors",
+        Source::Transport(|transport| transport.accepts_failed),
+    ),
+    counter(
         "lanner_version_refusals",
         "Handshakes refused because client and server have no version in common",
         Source::Transport(|transport| transport.version_refusals),

@@ -122,9 +122,9 @@ impl Ring {
     pub fn wait(&mut self, timeout: Duration) {
         let time = Timespec::from(timeout);
         let arguments = SubmitArgs::new().timespec(&time);
-        self.is_unsubmitted = false;
-        // ETIME and EINTR mean that there is nothing to do yet, which the caller will see.
-        let _ = self.ring.submitter().submit_with_args(1, &arguments);
+        // ETIME and EINTR mean that there is nothing to do yet, which the caller will see. What wasn't taken for another reason
+        // is submitted with the next turn.
+        self.is_unsubmitted = self.ring.submitter().submit_with_args(1, &arguments).is_err();
     }
 
     /// Accepts connections from `listener` until it's closed.

@@ -22,8 +22,9 @@ use lanner_shared::time::Clock;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -352,16 +353,21 @@ fn listen_unix(
             .join(format!("{port}.sock")),
     };
     let refused = |source: io::Error| StartError::Socket { path: path.clone(), source };
-    // A socket that nobody listens on any more was left by a server that was killed.
-    if path.exists()
-        && UnixStream::connect(&path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
-    {
+    if is_left_behind(&path) {
         std::fs::remove_file(&path).map_err(refused)?;
     }
     let listener = UnixListener::bind(&path).map_err(refused)?;
     listener.set_nonblocking(true).map_err(refused)?;
     listeners.push((listener.into(), SocketKind::Unix));
     Ok(Some(path))
+}
+
+/// Whether there is a socket that nobody listens on any more: a server that was killed has left it. Another kind of file is
+/// somebody's, and stays.
+fn is_left_behind(path: &Path) -> bool {
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
+    is_socket
+        && UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 fn identify(

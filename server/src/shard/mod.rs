@@ -8,7 +8,7 @@
 //! | where is it, may I read it | `query`, `read`, `exists`, `list` |
 //! | it is to go | `remove` |
 //! | time passes | `tick`, `expire` |
-//! | room is needed | `evict`, `clear` |
+//! | room is needed | `evict` |
 //! | many keys at once | `warm` |
 //!
 //! and below them `lease` (until when may memory not be reused), `quarantine` (the one place that gives memory back),
@@ -23,7 +23,6 @@
 //! Absent on purpose: tenants (a segment belongs to one), connections (a `PeerId` is a number), and the bytes of a value
 //! (they go between the wire and the segment without passing here).
 
-mod clear;
 mod epoch;
 mod evict;
 mod exists;
@@ -66,7 +65,6 @@ use lanner_shared::time::Instant;
 use slab::Slab;
 use zerocopy::IntoBytes;
 
-use clear::Clearing;
 use expire::ExpiryHand;
 use lease::LeaseWheel;
 use put::{PeerPuts, UnfinishedPut};
@@ -176,8 +174,6 @@ pub struct Shard {
     mortal_objects: u32,
     /// Free memory fell below the lower watermark and hasn't reached the upper one.
     is_evicting_ahead: bool,
-    /// The room for the next large put.
-    clearing: Clearing,
     /// Objects of the neighbourhood that is being evicted; kept for its memory.
     window: Vec<SlotId>,
     counters: Counters,
@@ -213,7 +209,6 @@ impl Shard {
             expiry: ExpiryHand::default(),
             mortal_objects: 0,
             is_evicting_ahead: false,
-            clearing: Clearing::default(),
             window: Vec::new(),
             counters: Counters::default(),
             #[cfg(any(test, feature = "planted-faults"))]

@@ -49,7 +49,8 @@ impl Shard {
     pub(super) fn depart_from_taken_place(&mut self, now: Instant, slot: SlotId, departure: Departure) {
         let Some(header) = self.header(slot).copied() else { return };
         self.leave_queues(slot, departure.is_eviction().then_some(header.hash()));
-        self.counters.content_bytes -= header.content_bytes();
+        // Saturating: a header that was damaged must not take the shard down with it.
+        self.counters.content_bytes = self.counters.content_bytes.saturating_sub(header.content_bytes());
         self.count_departure(now, slot, departure);
         self.slots.set_life(slot, Life::Hidden);
         self.bump_epoch(header.epoch_slot.get());

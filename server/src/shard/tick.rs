@@ -22,7 +22,7 @@ pub struct TickOutcome {
 
 impl Shard {
     /// Does what is due at `now`: ends leases, stalled puts, puts of peers that are gone, and objects whose time is over,
-    /// and evicts and clears ahead of demand. To be called about every millisecond while there are requests, else as the outcome
+    /// and evicts ahead of demand. To be called about every millisecond while there are requests, else as the outcome
     /// says. Takes some tens of microseconds at most.
     pub fn tick(&mut self, now: Instant) -> TickOutcome {
         let more_leases = self.end_leases(now, ENDED_LEASES);
@@ -30,8 +30,7 @@ impl Shard {
         self.end_stalled_puts(now, STALLED_PUTS);
         let more_expired = self.end_expired(now);
         let more_evictions = self.evict_ahead(now);
-        let more_room = self.clear_ahead(now);
-        let more_is_due = more_leases || more_puts || more_expired || more_evictions || more_room;
+        let more_is_due = more_leases || more_puts || more_expired || more_evictions;
         TickOutcome { more_is_due, next_at: self.next_tick(now) }
     }
 

@@ -24,6 +24,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// A handshake that takes longer is given up.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// A listener that could accept nothing is tried again after this long.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Handshakes under way at a time. Above that the oldest is dropped: a flood of silent peers must not keep others out.
 const MAX_HANDSHAKES: usize = 1024;
 
@@ -44,6 +46,9 @@ pub struct Acceptor {
     identity: Arc<Identity>,
     posts: Vec<Post>,
     next_peer: u64,
+    /// Listeners that could accept nothing and are tried again at `resume_at`.
+    paused: Vec<usize>,
+    resume_at: Instant,
 }
 
 /// A peer that hasn't finished its handshake.
@@ -77,7 +82,8 @@ enum Stage {
 impl Acceptor {
     /// Serves these listeners; `posts` lead to the cores, in the order of their shards.
     pub fn new(listeners: Vec<(OwnedFd, SocketKind)>, identity: Arc<Identity>, posts: Vec<Post>) -> Acceptor {
-        Acceptor { listeners, peers: Slab::new(), identity, posts, next_peer: 1 }
+        let (peers, paused) = (Slab::new(), Vec::new());
+        Acceptor { listeners, peers, identity, posts, next_peer: 1, paused, resume_at: Instant::ZERO }
     }
 
     /// Begins to accept.
@@ -99,8 +105,20 @@ impl Acceptor {
             let kind = self.listeners[listener].1;
             self.welcome_or_refuse(core, socket, kind);
         }
-        if !completion.goes_on && !core.is_draining {
+        if completion.goes_on || core.is_draining {
+            return;
+        }
+        if completion.result >= 0 {
             self.accept(core, listener);
+        } else {
+            // Mostly for want of file descriptors, of which there are none again in a moment. Trying at once would keep the
+            // core busy with nothing else.
+            core.stats.accepts_failed += 1;
+            if self.paused.is_empty() {
+                let error = std::io::Error::from_raw_os_error(-completion.result);
+                tracing::warn!(%error, "connections can't be accepted; is the limit on open files ('ulimit -n') too low?");
+            }
+            self.paused.push(listener);
         }
     }
 
@@ -174,6 +192,12 @@ impl Acceptor {
 
     /// Drops handshakes that take too long.
     pub fn tick(&mut self, core: &mut Core) {
+        if !self.paused.is_empty() && core.now >= self.resume_at {
+            self.resume_at = core.now.plus(ACCEPT_PAUSE);
+            for listener in std::mem::take(&mut self.paused) {
+                self.accept(core, listener);
+            }
+        }
         let is_late = |peer: &Newcomer| !peer.is_over && core.now.since(peer.began) >= HANDSHAKE_TIMEOUT;
         let late: Vec<usize> =
             self.peers.iter().filter(|(_, peer)| is_late(peer)).map(|(index, _)| index).collect();

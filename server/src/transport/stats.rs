@@ -17,6 +17,8 @@ pub struct TransportStats {
     pub connections_moved: u64,
     /// Connections that were refused for want of room.
     pub connections_refused: u64,
+    /// How often the system could give no connection, mostly for want of file descriptors.
+    pub accepts_failed: u64,
     /// Handshakes refused because no version of the protocol is common.
     pub version_refusals: u64,
     /// Handshakes refused because tenant or token was wrong.

@@ -195,3 +195,16 @@ fn what_it_does_without_is_said_once() {
     assert_eq!(said(&[]).matches("RDMA").count(), 2, "in one line");
     assert_eq!(said(&["--rdma", "off", "--log", "off"]), "");
 }
+
+/// A mistyped path for the Unix socket leads to a file that is somebody's: it's refused and stays as it was.
+#[test]
+fn a_file_that_is_no_socket_is_not_taken_for_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("precious");
+    std::fs::write(&path, "precious").expect("written");
+    let output = command(&SMALL).args(["--shm", path.to_str().expect("text")]).output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("precious") && said.contains("--shm"), "{said}");
+    assert_eq!(std::fs::read_to_string(&path).expect("still there"), "precious");
+}

@@ -47,7 +47,7 @@ pub fn keys() -> impl Iterator<Item = Vec<u8>> {
 pub fn value_bytes(random: &mut fastrand::Rng) -> usize {
     match random.u8(..200) {
         0..8 => 0,
-        // Large enough that shards clear the room for the next one ahead.
+        // Large against a shard: room for it has to be made among small ones.
         8 => random.usize(65_500..70_000),
         9..140 => random.usize(8..400),
         140..188 => random.usize(400..5_000),
