@@ -48,6 +48,32 @@ pub enum Failure {
     /// What the store answered.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// What the store answered to a command about one key.
+    #[error("{}", about_key(key, source))]
+    Key {
+        /// The key as the user wrote it.
+        key: String,
+        /// The answer.
+        source: StoreError,
+    },
+}
+
+/// The library speaks of places in a batch; whoever typed one key wants to read that key.
+fn about_key(key: &str, error: &StoreError) -> String {
+    let text = error.to_string();
+    text.replacen("key 0 of the call", &format!("key '{key}'"), 1).replacen(
+        "value 0",
+        &format!("the value of '{key}'"),
+        1,
+    )
+}
+
+impl Failure {
+    /// What makes a failure of an answer about `key`, as the user wrote it.
+    pub fn of_key(key: &str) -> impl FnOnce(StoreError) -> Failure {
+        let key = key.to_owned();
+        move |source| Failure::Key { key, source }
+    }
 }
 
 impl From<EngramError> for Failure {
@@ -70,7 +96,7 @@ impl Failure {
             Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitStatus::Done,
             Failure::Output(_) => ExitStatus::No,
             Failure::Unreachable(_) => ExitStatus::Unreachable,
-            Failure::Store(error) => status_of_store_error(error),
+            Failure::Store(error) | Failure::Key { source: error, .. } => status_of_store_error(error),
         }
     }
 }
@@ -109,6 +135,14 @@ mod tests {
     use super::*;
 
     /// Shows the contract of the command line: each kind of failure has the status that scripts test for.
+    /// Shows that an answer about one key names that key, and not its place in a batch that nobody wrote.
+    #[test]
+    fn an_answer_about_a_key_names_it() {
+        let missing = Failure::of_key("greeting")(StoreError::NotFound { index: 0 });
+        assert_eq!(missing.to_string(), "key 'greeting' is not in the store");
+        assert_eq!(missing.status(), ExitStatus::No);
+    }
+
     #[test]
     fn failures_have_the_promised_status() {
         let file = Failure::File { path: "x".into(), source: io::Error::from(io::ErrorKind::NotFound) };

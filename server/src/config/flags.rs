@@ -12,7 +12,7 @@ use super::settings::Settings;
 /// Keep objects of LLM inference in memory and serve them over TCP and shared memory.
 ///
 /// Prints one line that starts with `ready` when it serves. SIGTERM and SIGINT drain it; a second SIGINT ends it at once.
-/// Exit status: 0 after a drain, 2 if it can't be started as told, 70 after a fault of its own.
+/// Exit status: 0 after a drain, 2 if it can't be started as told, 70 after a fault of its own, 130 after a second SIGINT.
 #[derive(Clone, Debug, Default, Parser)]
 #[command(name = "lanner-server", version, max_term_width = 120)]
 pub struct Flags {

@@ -27,7 +27,7 @@ pub struct GetArguments {
 /// What the store says, output that can't be written.
 pub fn run(arguments: &GetArguments, url: &str, json: bool) -> Result<ExitStatus, Failure> {
     let key = arguments.format.parse(&arguments.key)?;
-    let value = store::connect(url)?.get(&key)?;
+    let value = store::connect(url)?.get(&key).map_err(Failure::of_key(&arguments.key))?;
     if let Some(path) = &arguments.output {
         fs::write(path, &value)
             .map_err(|source| Failure::File { path: path.display().to_string(), source })?;

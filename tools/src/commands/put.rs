@@ -61,10 +61,11 @@ pub fn run(arguments: &PutArguments, mode: Mode, url: &str, json: bool) -> Resul
     let options = PutOptions { ttl: arguments.ttl, pin, ..PutOptions::default() };
     let client = store::connect(url)?;
     let value = read_value(arguments.file.as_deref())?;
-    match mode {
-        Mode::Put => client.put_with(&key, &value, options)?,
-        Mode::Upsert => client.upsert_with(&key, &value, options)?,
-    }
+    let stored = match mode {
+        Mode::Put => client.put_with(&key, &value, options),
+        Mode::Upsert => client.upsert_with(&key, &value, options),
+    };
+    stored.map_err(Failure::of_key(&arguments.key))?;
     if json {
         let mut answer = store::about_key(&key);
         answer.insert("value_bytes".to_owned(), value.len().into());
