@@ -4,18 +4,15 @@
 
 use super::Broken;
 use crate::mapping::Mapping;
-use lanner_shared::shm::lane_page::{
-    LANE_BYTES, LanePage, REPLIES_OFFSET, REPLY_LINES, REQUEST_LINES, REQUESTS_OFFSET, STAGING_BYTES,
-    STAGING_OFFSET,
-};
-use lanner_shared::shm::line_ring::{Consumer, LINE_DATA_BYTES, Line, Producer, Ring};
+use lanner_shared::shm::lane_memory::LaneMemory;
+use lanner_shared::shm::lane_page::STAGING_BYTES;
+use lanner_shared::shm::line_ring::{Consumer, LINE_DATA_BYTES, Producer};
 use lanner_shared::shm::park;
 use lanner_shared::wire::MAX_VERSION;
 use lanner_shared::wire::header::{HEADER_BYTES, Header};
 use lanner_shared::{Error, Result};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -51,7 +48,7 @@ pub(crate) struct Granted {
 impl ShmTransport {
     pub fn new(granted: Granted) -> Result<ShmTransport> {
         Ok(ShmTransport {
-            lane: LaneMemory::map(granted.lane.as_fd())?,
+            lane: LaneMemory::map(granted.lane.as_fd()).map_err(not_mapped)?,
             mapping: granted.mapping,
             socket: granted.socket,
             wake_shard: granted.wake_shard,
@@ -160,80 +157,6 @@ pub(super) fn pad_to_line(queued: &mut Vec<u8>) {
     queued.resize(whole, 0);
 }
 
-/// A mapped lane. Layout: [`lanner_shared::shm::lane_page`].
-#[derive(Debug)]
-struct LaneMemory {
-    start: NonNull<u8>,
-}
-
-// SAFETY: the mapping belongs to this value alone within the process, and may be used from whichever thread owns it.
-unsafe impl Send for LaneMemory {}
-
-impl LaneMemory {
-    fn map(lane: BorrowedFd<'_>) -> Result<LaneMemory> {
-        let failed = |reason: String| Error::System {
-            what: "mapping a shared-memory lane".into(),
-            reason: reason.into(),
-        };
-        let actual = rustix::fs::fstat(lane).map_err(|error| failed(error.to_string()))?.st_size;
-        if actual != LANE_BYTES as i64 {
-            return Err(failed(format!("it has {actual} bytes, not {LANE_BYTES}")));
-        }
-        let protection = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of this process.
-        let start = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                LANE_BYTES,
-                protection,
-                rustix::mm::MapFlags::SHARED,
-                lane,
-                0,
-            )
-        }
-        .map_err(|error| failed(error.to_string()))?;
-        let start =
-            NonNull::new(start.cast::<u8>()).ok_or_else(|| failed("mapped at address zero".into()))?;
-        Ok(LaneMemory { start })
-    }
-
-    #[inline]
-    fn page(&self) -> &LanePage {
-        // SAFETY: the mapping is longer than the page, aligned to it, lives as long as `self`, and consists of atomics only.
-        unsafe { self.start.cast::<LanePage>().as_ref() }
-    }
-
-    #[inline]
-    fn requests(&self) -> Ring<'_> {
-        Ring { lines: self.lines(REQUESTS_OFFSET, REQUEST_LINES), consumed: &self.page().requests_consumed.0 }
-    }
-
-    #[inline]
-    fn replies(&self) -> Ring<'_> {
-        Ring { lines: self.lines(REPLIES_OFFSET, REPLY_LINES), consumed: &self.page().replies_consumed.0 }
-    }
-
-    #[inline]
-    fn lines(&self, offset: usize, count: usize) -> &[Line] {
-        debug_assert!(offset + count * size_of::<Line>() <= LANE_BYTES);
-        // SAFETY: within the mapping (both offsets and counts are the layout's constants), aligned, atomics only.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(offset).cast::<Line>(), count) }
-    }
-
-    fn write_staging(&self, at: usize, bytes: &[u8]) {
-        assert!(at + bytes.len() <= STAGING_BYTES);
-        // SAFETY: within the staging buffer (asserted), which only this producer writes; the server reads a byte only after
-        // `staging_written` has passed it.
-        unsafe {
-            let target = self.start.as_ptr().add(STAGING_OFFSET + at);
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len());
-        }
-    }
-}
-
-impl Drop for LaneMemory {
-    fn drop(&mut self) {
-        // SAFETY: made by mmap with this length, and nobody can refer to it any more.
-        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), LANE_BYTES) };
-    }
+fn not_mapped(error: std::io::Error) -> Error {
+    Error::System { what: "mapping a shared-memory lane".into(), reason: error.to_string().into() }
 }

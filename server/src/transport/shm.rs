@@ -11,20 +11,16 @@ use crate::service::Caller;
 use crate::service::inbound::{Inbound, PayloadTarget};
 use crate::service::replies::Replies;
 use crate::shard::Shard;
-use lanner_shared::shm::lane_page::{
-    INLINE_PAYLOAD_BYTES, LANE_BYTES, LanePage, REPLIES_OFFSET, REPLY_LINES, REQUEST_LINES, REQUESTS_OFFSET,
-    STAGING_BYTES, STAGING_OFFSET,
-};
-use lanner_shared::shm::line_ring::{Consumer, Line, Producer, Ring};
+use lanner_shared::shm::lane_memory::LaneMemory;
+use lanner_shared::shm::lane_page::{INLINE_PAYLOAD_BYTES, LANE_BYTES, STAGING_BYTES};
+use lanner_shared::shm::line_ring::{Consumer, Producer};
 use lanner_shared::shm::park;
 use lanner_shared::time::{Clock, Instant};
 use lanner_shared::wire::header::{HEADER_BYTES, Header};
 use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::mm::{MapFlags, ProtFlags};
 use slab::Slab;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::ptr::NonNull;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -244,7 +240,7 @@ impl Peer {
             if let PayloadTarget::Value { ticket, offset, .. } = target
                 && shard.is_unfinished(&ticket)
             {
-                self.lane.copy_staging(at as usize, shard, offset, count);
+                copy_staging(&self.lane, at as usize, shard, offset, count);
             }
             self.staging_consumed += count;
             self.lane.page().staging_consumed.0.store(self.staging_consumed, Ordering::Release);
@@ -329,66 +325,10 @@ impl NewLane {
     }
 }
 
-/// A mapped lane. Layout: [`lanner_shared::shm::lane_page`].
-#[derive(Debug)]
-struct LaneMemory {
-    start: NonNull<u8>,
-}
-
-// SAFETY: the mapping belongs to this value alone within the process, and may be used from whichever thread owns it.
-unsafe impl Send for LaneMemory {}
-
-impl LaneMemory {
-    fn map(file: BorrowedFd<'_>) -> io::Result<LaneMemory> {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of this process.
-        let start = unsafe {
-            rustix::mm::mmap(std::ptr::null_mut(), LANE_BYTES, protection, MapFlags::SHARED, file, 0)
-        }?;
-        let start = NonNull::new(start.cast::<u8>()).ok_or(io::ErrorKind::AddrNotAvailable)?;
-        Ok(LaneMemory { start })
-    }
-
-    #[inline]
-    fn page(&self) -> &LanePage {
-        // SAFETY: the mapping is longer than the page, aligned to it, lives as long as `self`, and consists of atomics only.
-        unsafe { self.start.cast::<LanePage>().as_ref() }
-    }
-
-    #[inline]
-    fn requests(&self) -> Ring<'_> {
-        Ring { lines: self.lines(REQUESTS_OFFSET, REQUEST_LINES), consumed: &self.page().requests_consumed.0 }
-    }
-
-    #[inline]
-    fn replies(&self) -> Ring<'_> {
-        Ring { lines: self.lines(REPLIES_OFFSET, REPLY_LINES), consumed: &self.page().replies_consumed.0 }
-    }
-
-    #[inline]
-    fn lines(&self, offset: usize, count: usize) -> &[Line] {
-        debug_assert!(offset + count * size_of::<Line>() <= LANE_BYTES);
-        // SAFETY: within the mapping (both offsets and counts are the layout's constants), aligned, atomics only.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(offset).cast::<Line>(), count) }
-    }
-
-    /// Copies `count` bytes at `at` of the staging buffer to `offset` of the shard's segment.
-    fn copy_staging(&self, at: usize, shard: &mut Shard, offset: u64, count: u64) {
-        assert!(at + count as usize <= STAGING_BYTES);
-        let Ok(target) = shard.segment_mut().as_mut_ptr_range(offset, count) else { return };
-        // SAFETY: the source lies within the staging buffer (asserted), the target within the segment (checked by
-        // `as_mut_ptr_range`). A client that breaks the rules may change the source meanwhile: then it stores a value of its
-        // own making, as it could anyway; the bytes aren't interpreted here.
-        unsafe {
-            let source = self.start.as_ptr().add(STAGING_OFFSET + at);
-            std::ptr::copy_nonoverlapping(source, target.start, count as usize);
-        }
-    }
-}
-
-impl Drop for LaneMemory {
-    fn drop(&mut self) {
-        // SAFETY: made by mmap with this length, and nobody can refer to it any more.
-        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), LANE_BYTES) };
-    }
+/// Copies `count` bytes at `at` of the staging buffer to `offset` of the shard's segment.
+fn copy_staging(lane: &LaneMemory, at: usize, shard: &mut Shard, offset: u64, count: u64) {
+    let Ok(target) = shard.segment_mut().as_mut_ptr_range(offset, count) else { return };
+    // SAFETY: the target lies within the segment (checked by `as_mut_ptr_range`), in the extent of an unfinished put, which only
+    // its own connection writes.
+    unsafe { lane.read_staging(at, target.start, count as usize) }
 }
