@@ -5,6 +5,7 @@
 //! | [`key`] | keys, their hash, and the shard that a key belongs to |
 //! | [`lease`] | how long a lease runs, on either side, and when to renew it |
 //! | [`extent`] | the header that makes an extent in a segment describe itself |
+//! | [`filter`] | the layout of a shard's Bloom filter, its reader and its writer |
 //! | [`epoch`] | the words that tell a reader that a group of keys has changed |
 //! | [`wire`] | the frames, one file for each message |
 //! | [`shm`] | the layouts in shared memory: segment page, rings, staging buffer |
@@ -18,6 +19,7 @@ pub mod auth;
 pub mod epoch;
 pub mod error;
 pub mod extent;
+pub mod filter;
 pub mod key;
 pub mod lease;
 pub mod shm;
