@@ -8,6 +8,7 @@
 pub mod admin;
 pub mod config;
 pub mod eviction;
+pub mod filter;
 pub mod memory;
 pub mod pump;
 pub mod runtime;

@@ -17,7 +17,7 @@ use hashbrown::HashTable;
 use hashbrown::hash_table::Entry as TableEntry;
 use lanner_shared::key::KeyHash;
 
-const PARTITION_BITS: u32 = 12;
+const PARTITION_BITS: u32 = lanner_shared::filter::PART_BITS;
 
 /// The most that an object costs in a table that has just grown: 9 bytes a bucket at a load of 7/16, rounded up.
 pub const MAX_BYTES_PER_OBJECT: usize = 21;
@@ -120,6 +120,12 @@ impl Index {
             }
             Err(_) => false,
         }
+    }
+
+    /// The low 32 bits of the hash of each key whose hash begins, in its low half, with the 12 bits of `part`.
+    pub fn fingerprints(&self, part: u16) -> impl Iterator<Item = u32> + '_ {
+        let table = self.partitions.get(usize::from(part));
+        table.into_iter().flatten().map(|entry| entry.fingerprint)
     }
 
     /// Bytes of memory that the index takes.

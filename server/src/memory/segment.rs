@@ -10,7 +10,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -40,7 +40,7 @@ pub enum SegmentError {
         segment_len: u64,
     },
     /// A word access at an address that the hardware can't treat as one word.
-    #[error("offset {offset} is no multiple of 4: an epoch word has to be aligned")]
+    #[error("offset {offset} is no multiple of its word's size: what several cores see has to be aligned")]
     Misaligned {
         /// Offset asked for, in bytes.
         offset: u64,
@@ -290,6 +290,23 @@ impl Segment {
         // SAFETY: the four bytes lie within the segment, are aligned (the base is page-aligned), and are written by
         // the one owner of the segment only, and only through this; readers elsewhere load them atomically.
         Ok(unsafe { AtomicU32::from_ptr(address.cast::<u32>()) })
+    }
+
+    /// All whole words of eight bytes from `offset` on, which readers in other processes load while the owning shard stores them. For
+    /// memory that consists of such words and is used in no other way, as a filter's behind its first line.
+    ///
+    /// # Errors
+    /// [`SegmentError::OutOfBounds`], [`SegmentError::Misaligned`].
+    #[inline]
+    pub fn words(&self, offset: u64) -> Result<&[AtomicU64], SegmentError> {
+        let address = self.checked(offset, 0)?;
+        if !offset.is_multiple_of(align_of::<AtomicU64>() as u64) {
+            return Err(SegmentError::Misaligned { offset });
+        }
+        let count = (self.len - offset) as usize / size_of::<AtomicU64>();
+        // SAFETY: the words lie within the segment, are aligned (the base is page-aligned), initialised (zeroed when made), and
+        // are written by the one owner of the segment only; readers elsewhere load them atomically.
+        Ok(unsafe { std::slice::from_raw_parts(address.cast::<AtomicU64>(), count) })
     }
 
     /// The address of a range after checking that all of it lies within the segment.

@@ -23,11 +23,16 @@ impl Default for FilterWriter {
 }
 
 impl FilterWriter {
-    /// Raises the counters of a key that has come. Does nothing in a part that says nothing.
+    /// Raises the counters of a key that has come. Does nothing in a part that says nothing. Returns whether a counter sticks now
+    /// that didn't before.
     #[inline]
-    pub fn add(&mut self, filter: Filter<'_>, mark: Mark) {
+    pub fn add(&mut self, filter: Filter<'_>, mark: Mark) -> bool {
         let place = FilterWriter::place(filter, mark.part);
-        self.raise(filter, mark, place);
+        let stuck = raise(filter, mark, place);
+        if let Some(count) = self.stuck.get_mut(usize::from(mark.part)).filter(|_| stuck > 0) {
+            *count += stuck;
+        }
+        stuck > 0
     }
 
     /// Lowers the counters of a key that was added and has gone.
@@ -62,11 +67,10 @@ impl FilterWriter {
         for line in filter.lines.get(range).unwrap_or_default() {
             line.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         }
-        if let Some(stuck) = self.stuck.get_mut(usize::from(part)) {
-            *stuck = 0;
-        }
-        for fingerprint in fingerprints {
-            self.raise(filter, Mark { part, fingerprint }, place);
+        let stuck =
+            fingerprints.map(|fingerprint| raise(filter, Mark { part, fingerprint }, place)).sum::<u32>();
+        if let Some(count) = self.stuck.get_mut(usize::from(part)) {
+            *count = stuck;
         }
         word.store(place.word(), Ordering::Release);
     }
@@ -85,24 +89,22 @@ impl FilterWriter {
     pub fn stuck(&self, part: u16) -> u32 {
         self.stuck.get(usize::from(part)).copied().unwrap_or(0)
     }
+}
 
-    #[inline]
-    fn raise(&mut self, filter: Filter<'_>, mark: Mark, place: Place) {
-        let Some((line, counters)) = line_of(filter, mark, place) else { return };
-        for (word, shift) in counters.each() {
-            let before = line[word].load(Ordering::Relaxed);
-            let counter = before >> shift & 0xf;
-            if counter == STUCK {
-                continue;
-            }
+/// Raises the counters of a key in its part's lines at `place`. Returns how many of them stick now that didn't before.
+#[inline]
+fn raise(filter: Filter<'_>, mark: Mark, place: Place) -> u32 {
+    let Some((line, counters)) = line_of(filter, mark, place) else { return 0 };
+    let mut stuck = 0;
+    for (word, shift) in counters.each() {
+        let before = line[word].load(Ordering::Relaxed);
+        let counter = before >> shift & 0xf;
+        if counter != STUCK {
             line[word].store(before + (1 << shift), Ordering::Relaxed);
-            if counter + 1 == STUCK
-                && let Some(stuck) = self.stuck.get_mut(usize::from(mark.part))
-            {
-                *stuck += 1;
-            }
+            stuck += u32::from(counter + 1 == STUCK);
         }
     }
+    stuck
 }
 
 #[inline]
@@ -150,7 +152,7 @@ mod tests {
         let (filter, mut writer) = laid_out(&words);
         for (keys_in_line, limit) in [(8, 0.004), (10, 0.007)] {
             let keys = (PARTS * lines * keys_in_line) as u64;
-            (0..keys).for_each(|key| writer.add(filter, Mark::of(hash(key))));
+            assert!((0..keys).all(|key| !writer.add(filter, Mark::of(hash(key)))), "no counter sticks");
             let hashes: Vec<KeyHash> = (0..2 * keys).map(hash).collect();
             let mut answers = vec![false; hashes.len()];
             filter.may_contain_batch(&hashes, &mut answers);
@@ -214,7 +216,8 @@ mod tests {
         assert!(filter.may_contain(hash), "a part without lines says nothing");
         writer.rebuild(filter, 3, (0, 1), std::iter::empty());
         assert!(!filter.may_contain(hash));
-        (0..100).for_each(|_| writer.add(filter, mark));
+        let sticking = (0..100).filter(|_| writer.add(filter, mark)).count();
+        assert!((1..=5).contains(&sticking));
         (0..100).for_each(|_| writer.remove(filter, mark));
         assert!(filter.may_contain(hash));
         assert!((4..=5).contains(&writer.stuck(3)));
