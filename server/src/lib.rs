@@ -11,6 +11,7 @@ pub mod eviction;
 pub mod filter;
 pub mod memory;
 pub mod pump;
+pub mod radix;
 pub mod runtime;
 pub mod server;
 pub mod service;
