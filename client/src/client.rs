@@ -3,9 +3,11 @@
 //! A [`Client`] is a handle that may be cloned and shared. Each thread that uses it has connections of its own
 //! ([`crate::lane`]), so threads share no lock on the data path. Every call ends within the configured time-out.
 
+use crate::call::absent::{self, Verdict};
 use crate::call::get::{GetCall, Target};
 use crate::call::keys::{Descriptors, Flags, KeysCall};
-use crate::call::list::{ListCall, Listed, StatsCall};
+use crate::call::list::{ListCall, Listed, Pages, StatsCall};
+use crate::call::longest_prefix::LongestPrefixCall;
 use crate::call::put::{PutCall, PutOptions};
 use crate::call::read::ReadCall;
 use crate::call::read_ranges::ReadRangesCall;
@@ -87,6 +89,19 @@ pub struct ServerInfo {
     /// The lease that it grants, in milliseconds.
     pub lease_ms: u32,
 }
+
+/// What [`Client::get_with`] does when there is no object under the key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fallback {
+    /// Nothing: `NotFound`.
+    #[default]
+    None,
+    /// Takes the longest stored key that the key begins with.
+    Prefix,
+}
+
+/// Objects that may vanish between their being found and being read, until [`Client::get_with`] gives up.
+const MAX_FALLBACKS: u32 = 8;
 
 /// What is known of one stored object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -248,8 +263,26 @@ impl Client {
     }
 
     /// Whether there is an object under each key, in the order of `keys`.
+    ///
+    /// Over shared memory most absent keys are found out by the shard's key filter, which this process reads itself: no server takes
+    /// part, and none counts them. It is the live filter: a key whose `put` has returned before this call began is never called
+    /// absent for it, whoever put it; one whose `put` is under way may be, as ever.
     pub fn exists_batch<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<bool>> {
-        self.flags::<K, false>(keys)
+        if keys.len() < absent::FEWEST_KEYS {
+            return self.flags::<K, false>(keys);
+        }
+        match with_lane(&self.inner, |lane| absent::look(&self.inner, lane, keys))? {
+            Verdict::Nothing => self.flags::<K, false>(keys),
+            Verdict::AbsentBut(possible) => {
+                let mut present = vec![false; keys.len()];
+                let asked: Vec<&[u8]> = possible.iter().map(|index| keys[*index as usize].as_ref()).collect();
+                let answers = if asked.is_empty() { Vec::new() } else { self.flags::<_, false>(&asked)? };
+                for (index, answer) in possible.iter().zip(answers) {
+                    present[*index as usize] = answer;
+                }
+                Ok(present)
+            }
+        }
     }
 
     /// Removes the object under `key`; whether there was one. It can't be found any more when this returns; readers that
@@ -432,24 +465,66 @@ impl Client {
         })
     }
 
-    /// Calls `each` with every key that starts with `prefix`, in no particular order, a page of a shard at a time. Objects
-    /// that come or go meanwhile may or may not be among them. Stops when `each` returns `false`.
+    /// Calls `each` with every key that starts with `prefix`, in the order of keys (in no particular order from servers without a
+    /// prefix index). Keeps a page of each shard, however many keys there are. Objects that come or go meanwhile may or may not be
+    /// among them. Stops when `each` returns `false`.
     pub fn list(&self, prefix: &[u8], mut each: impl FnMut(Listed) -> bool) -> Result<()> {
-        for route in self.inner.cluster.routes() {
-            let mut cursor = 0;
-            loop {
-                let mut call = ListCall::new(route, prefix, cursor);
-                run(&self.inner, &mut call)?;
-                cursor = call.page.next_cursor;
-                if !call.page.entries.into_iter().all(&mut each) {
-                    return Ok(());
-                }
-                if cursor == 0 {
-                    break;
+        let mut pages: Vec<Pages> = self.inner.cluster.routes().map(Pages::new).collect();
+        loop {
+            for page in &mut pages {
+                while page.wants_more() {
+                    let mut call = ListCall::new(page.route, prefix, &page.cursor);
+                    run(&self.inner, &mut call)?;
+                    page.take(call.page);
                 }
             }
+            let first = pages.iter_mut().filter(|page| page.first().is_some()).min_by(|one, other| {
+                one.first().map(|listed| &listed.key).cmp(&other.first().map(|listed| &listed.key))
+            });
+            let Some(listed) = first.and_then(Pages::next) else { return Ok(()) };
+            if !each(listed) {
+                return Ok(());
+            }
         }
-        Ok(())
+    }
+
+    /// The longest stored key that `key` begins with, `key` itself included; `None` if there is none. One round trip to all shards
+    /// at once, because keys that begin alike lie on different ones. Extends no lease and counts as no access.
+    pub fn longest_prefix<'k>(&self, key: &'k [u8]) -> Result<Option<&'k [u8]>> {
+        Ok(self.prefix_lengths(&[key])?.first().and_then(|bytes| prefix_of(key, *bytes)))
+    }
+
+    /// [`Client::longest_prefix`] for each key, in the order of `keys`.
+    pub fn longest_prefix_batch<'k, K: AsRef<[u8]>>(&self, keys: &'k [K]) -> Result<Vec<Option<&'k [u8]>>> {
+        let lengths = self.prefix_lengths(keys)?;
+        Ok(keys.iter().zip(lengths).map(|(key, bytes)| prefix_of(key.as_ref(), bytes)).collect())
+    }
+
+    /// Bytes of the longest prefix of each key; 0 for none.
+    fn prefix_lengths<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<u16>> {
+        let mut lengths = Vec::with_capacity(keys.len());
+        while lengths.len() < keys.len() {
+            let first = lengths.len();
+            let mut call = LongestPrefixCall::new(self.inner.cluster.routes(), keys, first)?;
+            run(&self.inner, &mut call)?;
+            lengths.extend(call.longest);
+        }
+        Ok(lengths)
+    }
+
+    /// The value of `key`, or with [`Fallback::Prefix`] that of the longest stored key that `key` begins with, and the key found.
+    /// `NotFound` if there is neither.
+    pub fn get_with<'k>(&self, key: &'k [u8], fallback: Fallback) -> Result<(&'k [u8], Vec<u8>)> {
+        let mut found = key;
+        // What was found may be gone when it's read; then there may be a shorter one. Each time round is another such loss.
+        for _ in 0..MAX_FALLBACKS {
+            match self.get(found) {
+                Err(Error::NotFound { .. }) if fallback == Fallback::Prefix => {}
+                outcome => return outcome.map(|value| (found, value)),
+            }
+            found = self.longest_prefix(key)?.ok_or(Error::NotFound { index: 0 })?;
+        }
+        Err(Error::NotFound { index: 0 })
     }
 
     /// What each shard of each server says of itself: the server's address, and a JSON object.
@@ -463,4 +538,9 @@ impl Client {
         }
         Ok(all)
     }
+}
+
+/// The first `bytes` of `key`; `None` of none.
+fn prefix_of(key: &[u8], bytes: u16) -> Option<&[u8]> {
+    key.get(..usize::from(bytes)).filter(|prefix| !prefix.is_empty())
 }

@@ -24,6 +24,7 @@ pub mod engram;
 pub mod faults;
 #[cfg(not(feature = "planted-faults"))]
 mod faults;
+mod filter_mapping;
 mod lane;
 mod mapping;
 mod pending;
@@ -36,7 +37,7 @@ mod watcher;
 
 pub use call::list::Listed;
 pub use call::put::PutOptions;
-pub use client::{Client, ObjectInfo, ServerInfo};
+pub use client::{Client, Fallback, ObjectInfo, ServerInfo};
 pub use config::{ClientConfig, DEFAULT_PORT, TransportChoice};
 pub use dtype::Dtype;
 pub use engram::{EngramConfig, EngramError, EngramSet, EngramStore, RowFormat, RowIds};

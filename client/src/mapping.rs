@@ -3,7 +3,9 @@
 //! Made once for each shard and life of a server and shared by all threads and snapshots of the client; unmapped when the
 //! last of them is gone. What lies in it may change at any time: a reader's lease is what makes its bytes stand still.
 
+use crate::filter_mapping::FilterMapping;
 use crate::watcher::ServerLife;
+use lanner_shared::filter::Filter;
 use lanner_shared::shm::segment_page::{
     PARKED_OFFSET, SEGMENT_FORMAT, SEGMENT_MAGIC, SegmentIdentity, epoch_offset,
 };
@@ -24,6 +26,8 @@ pub(crate) struct Mapping {
     length: usize,
     boot_id: [u8; 16],
     life: Arc<ServerLife>,
+    /// The key filter of the same shard, if it was handed over too.
+    filter: Option<FilterMapping>,
     /// A bit for each granule whose page-table entries were made.
     populated: Box<[AtomicU64]>,
 }
@@ -69,6 +73,7 @@ impl Mapping {
             length,
             boot_id: [0; 16],
             life,
+            filter: None,
             populated: (0..granules).map(|_| AtomicU64::new(0)).collect(),
         };
         let mut identity = [0; size_of::<SegmentIdentity>()];
@@ -80,6 +85,18 @@ impl Mapping {
         }
         mapping.boot_id = identity.boot_id;
         Ok(mapping)
+    }
+
+    /// The same with the shard's key filter.
+    pub fn with_filter(mut self, filter: FilterMapping) -> Mapping {
+        self.filter = Some(filter);
+        self
+    }
+
+    /// The shard's key filter, as it is from moment to moment.
+    #[inline]
+    pub fn filter(&self) -> Option<Filter<'_>> {
+        self.filter.as_ref().map(FilterMapping::filter)
     }
 
     /// The boot id of the server whose segment this is.

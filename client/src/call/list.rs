@@ -6,8 +6,7 @@ use crate::connection::Receiver;
 use crate::lane::{Lane, Route};
 use lanner_shared::Result;
 use lanner_shared::wire::header::Header;
-use lanner_shared::wire::list::{ListBody, decode_reply};
-use lanner_shared::wire::{Opcode, body};
+use lanner_shared::wire::{Opcode, list};
 use std::task::Poll;
 
 /// A key of the store and the length of its value.
@@ -30,16 +29,55 @@ pub(crate) struct ListCall<'a> {
 #[derive(Default)]
 pub(crate) struct Page {
     pub entries: Vec<Listed>,
-    pub next_cursor: u64,
+    pub next_cursor: Vec<u8>,
+}
+
+/// One shard's keys: the page at hand, and where the next begins.
+pub(crate) struct Pages {
+    pub route: Route,
+    pub cursor: Vec<u8>,
+    /// The next key last.
+    entries: Vec<Listed>,
+    is_last: bool,
+}
+
+impl Pages {
+    /// Before the first page.
+    pub fn new(route: Route) -> Pages {
+        Pages { route, cursor: Vec::new(), entries: Vec::new(), is_last: false }
+    }
+
+    /// Whether the page at hand is used up and another may come.
+    pub fn wants_more(&self) -> bool {
+        self.entries.is_empty() && !self.is_last
+    }
+
+    /// Takes the next page, which may be empty and not the last.
+    pub fn take(&mut self, page: Page) {
+        self.is_last = page.next_cursor.is_empty();
+        self.cursor = page.next_cursor;
+        self.entries = page.entries;
+        self.entries.reverse();
+    }
+
+    /// The next key.
+    pub fn first(&self) -> Option<&Listed> {
+        self.entries.last()
+    }
+
+    /// Takes the next key out.
+    pub fn next(&mut self) -> Option<Listed> {
+        self.entries.pop()
+    }
 }
 
 struct ListRequest<'a> {
     prefix: &'a [u8],
-    cursor: u64,
+    cursor: &'a [u8],
 }
 
 impl<'a> ListCall<'a> {
-    pub fn new(route: Route, prefix: &'a [u8], cursor: u64) -> ListCall<'a> {
+    pub fn new(route: Route, prefix: &'a [u8], cursor: &'a [u8]) -> ListCall<'a> {
         ListCall {
             exchange: Exchange::new(route),
             request: ListRequest { prefix, cursor },
@@ -68,8 +106,7 @@ impl Request for ListRequest<'_> {
     }
 
     fn encode(&self, frame: &mut Vec<u8>) {
-        body::append(frame, &ListBody { cursor: self.cursor.into() });
-        frame.extend_from_slice(self.prefix);
+        list::append(frame, self.prefix, self.cursor);
     }
 }
 
@@ -77,9 +114,10 @@ impl Receiver for Page {
     fn reply(&mut self, header: &Header, body: &[u8]) -> Result<()> {
         let entries = &mut self.entries;
         entries.clear();
-        self.next_cursor = decode_reply(body, usize::from(header.count), |key, value_bytes| {
+        self.next_cursor = list::decode_reply(body, usize::from(header.count), |key, value_bytes| {
             entries.push(Listed { key: key.to_vec(), value_bytes });
-        })?;
+        })?
+        .to_vec();
         Ok(())
     }
 

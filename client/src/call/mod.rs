@@ -4,9 +4,11 @@
 //! moves one exchange on, without waiting; [`run`] drives a whole call and waits for it. What is repeated by itself after
 //! a lost connection, and what isn't, is decided here and only here.
 
+pub(crate) mod absent;
 pub(crate) mod get;
 pub(crate) mod keys;
 pub(crate) mod list;
+pub(crate) mod longest_prefix;
 pub(crate) mod put;
 pub(crate) mod read;
 pub(crate) mod read_ranges;

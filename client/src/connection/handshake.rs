@@ -4,6 +4,7 @@ use super::shm::{Granted, ShmTransport};
 use super::tcp::TcpTransport;
 use super::{Connection, Transport};
 use crate::config::ClientConfig;
+use crate::filter_mapping::FilterMapping;
 use crate::mapping::Mapping;
 use crate::watcher::ServerLife;
 use lanner_shared::auth;
@@ -66,7 +67,7 @@ pub(crate) fn ask_for_lane(
 }
 
 impl LaneOffer {
-    /// Maps the segment that the lane leads to.
+    /// Maps the segment that the lane leads to, and its key filter.
     pub fn map_segment(
         &self,
         server: &Arc<str>,
@@ -78,12 +79,14 @@ impl LaneOffer {
         if mapping.boot_id() != welcome.boot_id {
             return Err(unreachable(server, &"its shared memory belongs to another life of the server"));
         }
-        Ok(mapping)
+        let filter = &self.files[GrantedFile::Filter as usize];
+        let filter = FilterMapping::new(filter.as_fd(), self.grant.filter_bytes.get(), welcome.boot_id)?;
+        Ok(mapping.with_filter(filter))
     }
 
     /// The connection over this lane to `shard`, whose segment is `mapping`.
     pub fn accept(self, shard: u16, serial: u64, mapping: Arc<Mapping>) -> Result<Connection> {
-        let [_, lane, wake_shard, wake_client] = self.files;
+        let [_, lane, wake_shard, wake_client, _] = self.files;
         let boot_id = mapping.boot_id();
         let transport =
             ShmTransport::new(Granted { mapping, lane, wake_shard, wake_client, socket: self.socket })?;

@@ -140,6 +140,16 @@ impl Connection {
         }
     }
 
+    /// Whether the server at the other end is still there, as far as the system knows now. Asks the system; not for each key.
+    pub fn is_peer_there(&self) -> bool {
+        match &self.transport {
+            Transport::Tcp(_) => true,
+            Transport::Shm(shm) => shm.is_peer_there(),
+            #[cfg(feature = "simulation")]
+            Transport::Simulated(_) => true,
+        }
+    }
+
     /// Whether the next request may be queued: no payload of another one is half way.
     pub fn can_submit(&self) -> bool {
         self.writer.is_none()

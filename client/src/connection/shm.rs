@@ -134,6 +134,11 @@ impl ShmTransport {
         park::awake(&self.lane.page().client_parked.0);
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.wake_client, &mut count);
+        self.is_peer_there()
+    }
+
+    /// Whether the server is still there.
+    pub fn is_peer_there(&self) -> bool {
         // The server says nothing more over this socket, so anything to be read is its end.
         let mut byte = [0; 1];
         let flags = rustix::net::RecvFlags::DONTWAIT | rustix::net::RecvFlags::PEEK;

@@ -143,8 +143,33 @@ const METRICS: &[Metric] = &[
     ),
     gauge(
         "lanner_index_bytes",
-        "Bytes of memory beside the objects: index, slots, ghosts",
+        "Bytes of memory beside the objects: index, key filter, slots, ghosts",
         Source::Stats(|stats| stats.index_bytes),
+    ),
+    gauge(
+        "lanner_prefix_index_bytes",
+        "Bytes of the prefix index; 0 without one",
+        Source::Stats(|stats| stats.prefix_index_bytes),
+    ),
+    gauge(
+        "lanner_filter_bytes",
+        "Bytes of the key filter, which are among those of `lanner_index_bytes`",
+        Source::Stats(|stats| stats.filter_bytes),
+    ),
+    gauge(
+        "lanner_filter_capacity_keys",
+        "Keys that the key filter takes before it grows",
+        Source::Stats(|stats| stats.filter_capacity_keys),
+    ),
+    counter(
+        "lanner_filter_parts_rebuilt",
+        "Parts of the key filter that were rebuilt, to grow or to free counters that stuck",
+        Source::Stats(|stats| stats.filter_parts_rebuilt),
+    ),
+    counter(
+        "lanner_filter_looks",
+        "Looks at the key filter: what it said, and whether that was right; those of clients that map it aren't counted",
+        Source::Labelled("outcome", filter_looks),
     ),
     counter(
         "lanner_lost_bytes",
@@ -247,8 +272,14 @@ fn misses(stats: &ShardStats, sample: Samples<'_>) {
 }
 
 /// The operations that look keys up.
-const LOOK_UPS: [Opcode; 5] =
-    [Opcode::Get, Opcode::Query, Opcode::Exists, Opcode::Remove, Opcode::ReadRanges];
+const LOOK_UPS: [Opcode; 6] =
+    [Opcode::Get, Opcode::Query, Opcode::Exists, Opcode::Remove, Opcode::ReadRanges, Opcode::LongestPrefix];
+
+fn filter_looks(stats: &ShardStats, sample: Samples<'_>) {
+    sample(&[("outcome", "negative")], stats.filter_negatives);
+    sample(&[("outcome", "positive")], stats.filter_positives);
+    sample(&[("outcome", "false_positive")], stats.filter_false_positives);
+}
 
 fn refusals(stats: &ShardStats, sample: Samples<'_>) {
     sample(&[("reason", "exists")], stats.puts_refused_existing);

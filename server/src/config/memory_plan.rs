@@ -8,6 +8,7 @@ use lanner_shared::shm::lane_page::LANE_BYTES;
 use serde::Serialize;
 
 use super::ServerConfig;
+use crate::filter::KeyFilter;
 use crate::memory::extents::UNIT_BYTES;
 use crate::memory::{index, slots};
 use crate::runtime::EXECUTOR_IO_MEMORY_BYTES;
@@ -42,8 +43,14 @@ const SMALLEST_OBJECT_BYTES: u64 = 2 * UNIT_BYTES;
 /// Bytes that an object takes beside its extent, at most: its slot, its entry in the index, and a ghost of four bytes under S3-FIFO.
 const OBJECT_BYTES: u64 = (slots::BYTES_PER_OBJECT + index::MAX_BYTES_PER_OBJECT + 4) as u64;
 
-/// The index's empty tables and the other parts of a shard that are there before its first object.
-const EMPTY_SHARD_BYTES: u64 = 256 << 10;
+/// The index's empty tables, the empty key filter and the other parts of a shard that are there before its first object.
+const EMPTY_SHARD_BYTES: u64 = (256 << 10) + KeyFilter::EMPTY_BYTES;
+
+/// Bytes of the key filter for an object, at most: 128 counters for at least 8 keys.
+const FILTER_BYTES: u64 = 8;
+
+/// Bytes of the prefix index for an object, at most (DESIGN §3). Most keys take some 20.
+const PREFIX_INDEX_BYTES: u64 = 48;
 
 /// One user of memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -97,7 +104,7 @@ impl MemoryPlan {
                 "shards",
                 parts * EMPTY_SHARD_BYTES,
                 When::AtStart,
-                "empty index and lease wheel of each".to_owned(),
+                "empty index, key filter and lease wheel of each".to_owned(),
             ),
             line(
                 "slots and index",
@@ -107,6 +114,18 @@ impl MemoryPlan {
                     "{OBJECT_BYTES} bytes an object; this is for segments full of the smallest, objects of 4 KiB take 1/{}",
                     4096 / SMALLEST_OBJECT_BYTES
                 ),
+            ),
+            line(
+                "key filters",
+                objects * FILTER_BYTES,
+                When::AtMost,
+                format!("{FILTER_BYTES} bytes an object, as far as there are objects"),
+            ),
+            line(
+                "prefix indexes",
+                if config.prefix_index { objects * PREFIX_INDEX_BYTES } else { 0 },
+                When::AtMost,
+                format!("up to {PREFIX_INDEX_BYTES} bytes an object, from --prefix-index"),
             ),
             line(
                 "receive buffers",

@@ -61,6 +61,8 @@ pub struct ServerConfig {
     pub policy: PolicyKind,
     /// Whether each value's checksum is kept in its header.
     pub value_checksums: bool,
+    /// Whether each shard keeps its keys in order too.
+    pub prefix_index: bool,
     /// The most connections that a shard has at a time.
     pub max_connections: u32,
     /// How long a drain waits for leases and connections.

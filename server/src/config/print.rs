@@ -81,6 +81,7 @@ fn as_settings(config: &ServerConfig) -> Settings {
         poll: Some(config.poll),
         policy: Some(config.policy),
         value_checksums: Some(config.value_checksums),
+        prefix_index: Some(config.prefix_index),
         max_connections: Some(config.max_connections),
         drain_timeout: Some(config.drain_timeout.into()),
         log: Some(config.log.clone()),

@@ -75,6 +75,7 @@ pub fn resolve_settings(given: Settings, machine: &Machine) -> Result<ServerConf
         poll: given.poll.unwrap_or(PollMode::Adaptive),
         policy: given.policy.unwrap_or(PolicyKind::S3Fifo),
         value_checksums: given.value_checksums.unwrap_or(false),
+        prefix_index: given.prefix_index.unwrap_or(true),
         max_connections: given.max_connections.unwrap_or(DEFAULT_MAX_CONNECTIONS),
         drain_timeout: within(
             "--drain-timeout",

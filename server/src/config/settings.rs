@@ -87,6 +87,11 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value_checksums: Option<bool>,
 
+    /// Keep the keys in order too, for prefixes and for lists in order; takes up to 48 bytes an object [default: true]
+    #[arg(long, value_name = "true|false", action = clap::ArgAction::Set)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefix_index: Option<bool>,
+
     /// Connections of a shard at a time; further ones are refused [default: 1024]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -127,6 +132,7 @@ impl Settings {
             poll: self.poll.or(other.poll),
             policy: self.policy.or(other.policy),
             value_checksums: self.value_checksums.or(other.value_checksums),
+            prefix_index: self.prefix_index.or(other.prefix_index),
             max_connections: self.max_connections.or(other.max_connections),
             drain_timeout: self.drain_timeout.or(other.drain_timeout),
             log: self.log.or(other.log),

@@ -182,10 +182,10 @@ impl KeyFilter {
         LINES_OFFSET + u64::from(lines) * PARTS as u64 * LINE_BYTES
     }
 
-    /// Keys of the filter.
+    /// Keys that it takes before it grows, or, if it is at its largest, before it is fuller than it's made for.
     #[must_use]
-    pub fn keys(&self) -> u64 {
-        self.keys
+    pub fn capacity_keys(&self) -> u64 {
+        u64::from(self.growth.map_or(self.lines, |growth| growth.lines)) * PARTS as u64 * KEYS_OF_LINE_AT_MOST
     }
 
     /// Parts that were rebuilt, to grow or to free counters that stuck.

@@ -24,7 +24,7 @@ use crate::transport::shm::{NewLane, Shm};
 use crate::transport::tcp::Tcp;
 use crate::transport::{Core, Transport};
 use lanner_shared::ShardId;
-use lanner_shared::shm::grant::Grant;
+use lanner_shared::shm::grant::{GRANTED_FILES, Grant};
 use lanner_shared::shm::lane_page::{REPLY_LINES, REQUEST_LINES, STAGING_BYTES};
 use lanner_shared::shm::park;
 use lanner_shared::time::{Clock, Instant};
@@ -283,19 +283,23 @@ impl Pump {
         Ok(())
     }
 
-    /// Hands the segment, the lane and both eventfds to the client.
+    /// Hands the segment, the lane, both eventfds and the key filter to the client.
     fn grant(&self, socket: &std::os::fd::OwnedFd, tenant: usize, lane: &NewLane) -> std::io::Result<()> {
-        let segment = self.core.shards[tenant].segment();
+        let shard = &self.core.shards[tenant];
+        let (segment, filter) = (shard.segment(), shard.filter_memory());
         let file = segment.fd().ok_or(std::io::ErrorKind::Unsupported)?;
+        let filter_file = filter.fd().ok_or(std::io::ErrorKind::Unsupported)?;
         let grant = Grant {
             segment_bytes: segment.len().into(),
             request_lines: (REQUEST_LINES as u32).into(),
             reply_lines: (REPLY_LINES as u32).into(),
             staging_bytes: (STAGING_BYTES as u64).into(),
             page_bytes: self.core.identity.page_bytes.into(),
+            filter_bytes: filter.len().into(),
         };
-        let files = [file, lane.file.as_fd(), self.mailbox.wake_source(), lane.wake_client.as_fd()];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let lane_files = [lane.file.as_fd(), self.mailbox.wake_source(), lane.wake_client.as_fd()];
+        let files = [file, lane_files[0], lane_files[1], lane_files[2], filter_file];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(GRANTED_FILES))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         ancillary.push(SendAncillaryMessage::ScmRights(&files));
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;

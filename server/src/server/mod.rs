@@ -233,9 +233,16 @@ impl CorePlan {
                 max_lease_ttl: self.config.lease_ttl.max(MIN_LEASE_TTL),
                 policy: self.config.policy,
                 value_checksums: self.config.value_checksums,
+                prefix_index: self.config.prefix_index,
                 ..ShardConfig::default()
             };
-            shards.push(Shard::new(config, segment).map_err(|error| error.to_string())?);
+            let filter = SegmentOptions {
+                len: Shard::filter_bytes(segment.len()),
+                huge_pages: false,
+                numa_node: self.config.numa_node,
+            };
+            let filter = Segment::memfd(&filter).map_err(|error| error.to_string())?;
+            shards.push(Shard::with_filter(config, segment, filter).map_err(|error| error.to_string())?);
         }
         Ok((shards, remark))
     }

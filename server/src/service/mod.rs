@@ -10,11 +10,13 @@ pub mod replies;
 use crate::memory::slots::{Generation, SlotId};
 use crate::shard::{PeerId, PutTicket, Shard, WARMED_KEYS};
 use lanner_shared::error::Malformation;
+use lanner_shared::key::MAX_KEY_BYTES;
 use lanner_shared::time::Instant;
 use lanner_shared::wire::error::append_reply;
 use lanner_shared::wire::get::GetBody;
 use lanner_shared::wire::header::Header;
-use lanner_shared::wire::list::{ListEntry, ListReply};
+use lanner_shared::wire::list::ListEntry;
+use lanner_shared::wire::longest_prefix::LongestPrefixAnswer;
 use lanner_shared::wire::{
     Descriptor, MAX_BODY_BYTES, Opcode, body, body::BodyReader, keys, list, put, read, read_ranges,
 };
@@ -114,6 +116,7 @@ impl Request<'_> {
             Opcode::ReadRanges => self.read_ranges(replies)?,
             Opcode::List => self.list(replies)?,
             Opcode::Stats => self.stats(replies)?,
+            Opcode::LongestPrefix => self.longest_prefix(replies)?,
         }
         Ok(Payload::None)
     }
@@ -279,27 +282,35 @@ impl Request<'_> {
     }
 
     fn list(&mut self, replies: &mut Replies) -> Result<()> {
-        let (cursor, prefix) = list::decode(self.body)?;
+        let (prefix, cursor) = list::decode(self.body)?;
         let frame = replies.frame();
         let start = body::begin(frame);
-        let reply_at = frame.len();
-        body::append(frame, &ListReply { next_cursor: 0.into() });
         let page = self.shard.list(self.now, prefix, cursor, |key, value_bytes| {
             let needed = size_of::<ListEntry>() + key.len();
-            if frame.len() - start + needed > MAX_BODY_BYTES {
+            // The cursor comes behind, and is at most a key.
+            if frame.len() - start + needed + MAX_KEY_BYTES > MAX_BODY_BYTES {
                 return false;
             }
-            body::append(
-                frame,
-                &ListEntry { value_bytes: value_bytes.into(), key_bytes: (key.len() as u16).into() },
-            );
-            frame.extend_from_slice(key);
+            list::append_entry(frame, key, value_bytes);
             true
         });
-        frame[reply_at..reply_at + 8].copy_from_slice(&page.next_cursor.to_le_bytes());
+        frame.extend_from_slice(&page.next_cursor);
         let header = Header { count: page.entries as u16, ..self.header.reply(self.caller.boot) };
         body::finish(frame, start, header, self.caller.version);
         Ok(())
+    }
+
+    fn longest_prefix(&mut self, replies: &mut Replies) -> Result<()> {
+        let mut reader = BodyReader::new(self.body);
+        let start = body::begin(replies.frame());
+        for index in 0..usize::from(self.header.count) {
+            // Any key: what it begins with may be here though it itself belongs elsewhere.
+            let key = keys::next(&mut reader, index)?;
+            let bytes = self.shard.longest_prefix(self.now, key).unwrap_or(0);
+            body::append(replies.frame(), &LongestPrefixAnswer::new(bytes as u16));
+        }
+        reader.end()?;
+        self.finish(replies, start, 0)
     }
 
     fn stats(&mut self, replies: &mut Replies) -> Result<()> {

@@ -128,7 +128,7 @@ mod tests {
             shard.put_request(start, &request, b"value").unwrap();
             assert!(shard.exists(at(2_000), b"key"), "at least two seconds");
             assert!(!shard.exists(at(3_000), b"key"));
-            assert_eq!(shard.list(at(3_000), b"", 0, |_, _| true).entries, 0);
+            assert_eq!(shard.list(at(3_000), b"", b"", |_, _| true).entries, 0);
             shard.tick_until_quiet(at(3_000));
             assert_eq!(shard.allocator.free_units(), before);
             assert_eq!(shard.stats(at(3_000)).hard_pinned_bytes, 0);
@@ -150,6 +150,8 @@ mod tests {
         }
         let late = PutRequest { ttl_seconds: 100, ..put_request(b"late") };
         shard.put_request(at(0), &late, b"value").unwrap();
+        // The key filter grows with so many keys, which is none of this test's business.
+        shard.tick_until_quiet(at(0));
         assert!(!shard.tick(at(1_999)).more_is_due);
         let (mut ticks, mut expired) = (1, 0);
         while shard.tick(at(2_000)).more_is_due {

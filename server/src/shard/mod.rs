@@ -5,13 +5,13 @@
 //! | event | file |
 //! |---|---|
 //! | a value arrives, whole or not at all | `put` |
-//! | where is it, may I read it | `query`, `read`, `exists`, `list` |
+//! | where is it, may I read it | `query`, `read`, `exists`, `list`, `longest_prefix` |
 //! | it is to go | `remove` |
 //! | time passes | `tick`, `expire` |
 //! | room is needed | `evict` |
 //! | many keys at once | `warm` |
 //!
-//! and below them `lease` (until when may memory not be reused), `quarantine` (the one place that gives memory back),
+//! and below them `known_keys` (filter and prefix index beside the index), `lease` (until when may memory not be reused), `quarantine` (the one place that gives memory back),
 //! `epoch`, `extent_access` and `stats`.
 //!
 //! What always holds:
@@ -28,8 +28,10 @@ mod evict;
 mod exists;
 mod expire;
 mod extent_access;
+mod known_keys;
 mod lease;
 mod list;
+mod longest_prefix;
 mod put;
 mod quarantine;
 mod query;
@@ -51,10 +53,12 @@ use std::time::Duration;
 use crate::eviction::lru::Lru;
 use crate::eviction::queue::Queue;
 use crate::eviction::{Policy, PolicyKind};
+use crate::filter::KeyFilter;
 use crate::memory::extents::{Extent, ExtentAllocator, ExtentError, UNIT_BYTES};
 use crate::memory::index::Index;
 use crate::memory::segment::Segment;
 use crate::memory::slots::{SlotId, Slots};
+use crate::radix::Radix;
 use lanner_shared::ShardId;
 use lanner_shared::key::KeyHash;
 use lanner_shared::lease::DEFAULT_LEASE_TTL;
@@ -110,6 +114,8 @@ pub struct ShardConfig {
     pub max_objects: u32,
     /// Keep a checksum of each value in its header. Costs a pass over the value when a put ends.
     pub value_checksums: bool,
+    /// Keep the keys in order too: lists in order, and the longest prefix of a key in one search. Costs at most 48 bytes an object.
+    pub prefix_index: bool,
 }
 
 impl Default for ShardConfig {
@@ -128,6 +134,7 @@ impl Default for ShardConfig {
             max_unfinished_puts: 256,
             max_objects: u32::MAX,
             value_checksums: false,
+            prefix_index: true,
         }
     }
 }
@@ -150,6 +157,10 @@ pub struct Shard {
     allocator: ExtentAllocator,
     slots: Slots,
     index: Index,
+    /// Says "not here" without the index. Told of the same keys.
+    filter: KeyFilter,
+    /// The same keys in order, if the configuration wants them.
+    radix: Option<Radix>,
     /// Order of eviction of published objects without a pin.
     policy: Policy,
     /// Order of eviction of soft-pinned objects, which go when nothing unpinned can.
@@ -182,11 +193,24 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// A shard without objects on a segment of its own, whose page it writes.
+    /// A shard without objects on a segment of its own, whose page it writes. Its key filter is this process's alone.
     ///
     /// # Errors
     /// [`ExtentError::Segment`] for a segment that can't hold its page and one extent.
-    pub fn new(config: ShardConfig, mut segment: Segment) -> Result<Self, ExtentError> {
+    pub fn new(config: ShardConfig, segment: Segment) -> Result<Self, ExtentError> {
+        let filter_memory = Segment::heap(Shard::filter_bytes(segment.len()))?;
+        Shard::with_filter(config, segment, filter_memory)
+    }
+
+    /// [`Shard::new`] with memory of [`Shard::filter_bytes`], all zero, for the key filter.
+    ///
+    /// # Errors
+    /// As for [`Shard::new`], and for memory that is too short.
+    pub fn with_filter(
+        config: ShardConfig,
+        mut segment: Segment,
+        filter_memory: Segment,
+    ) -> Result<Self, ExtentError> {
         write_segment_page(&config, &mut segment)?;
         let page_units = SEGMENT_PAGE_BYTES / UNIT_BYTES;
         // A shard's segment has at most 256 GiB, which is what a u32 of units reaches; more would lie idle.
@@ -196,6 +220,8 @@ impl Shard {
         Ok(Self {
             slots: Slots::new(config.max_objects),
             index: Index::new(),
+            filter: known_keys::filter(&config, &segment, filter_memory)?,
+            radix: config.prefix_index.then(Radix::default),
             policy: Policy::new(config.policy, units),
             soft_pinned: Lru::default(),
             hard_pinned: Queue::new(),

@@ -333,6 +333,7 @@ impl Shard {
         let slot = put.ticket.slot;
         let old = self.index.set(hash, slot, |other| present.is_some_and(|(present, _)| present == other));
         debug_assert_eq!(old, present.map(|(present, _)| present));
+        self.know_key(slot, hash, old.is_some());
         self.slots.set_life(slot, Life::Published);
         self.slots.set_pin(slot, put.pin);
         self.slots.set_published_tenths(slot, self.tenths(now));

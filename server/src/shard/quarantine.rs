@@ -40,7 +40,9 @@ impl Shard {
     /// when nobody can read it any more.
     pub(super) fn depart(&mut self, now: Instant, slot: SlotId, departure: Departure) {
         if let Some(hash) = self.hash(slot) {
-            self.index.remove(hash, slot);
+            if self.index.remove(hash, slot) {
+                self.forget_key(slot, hash);
+            }
             self.depart_from_taken_place(now, slot, departure);
         }
     }

@@ -58,7 +58,7 @@ impl Shard {
 
     /// The published object of a key whose time has not ended. One whose time has is a miss, and leaves.
     pub(super) fn find(&mut self, now: Instant, hash: KeyHash, key: &[u8]) -> Option<SlotId> {
-        let slot = self.locate(hash, key)?;
+        let slot = self.look_up(hash, key)?;
         if self.is_expired(now, slot) {
             self.depart(now, slot, Departure::Expired);
             return None;

@@ -5,6 +5,7 @@ use super::Shard;
 use super::quarantine::Departure;
 use crate::memory::extents::UNIT_BYTES;
 use crate::memory::slots::SlotId;
+use crate::radix::Radix;
 use lanner_shared::time::Instant;
 use lanner_shared::wire::Opcode;
 use lanner_shared::wire::put::PutMode;
@@ -96,8 +97,22 @@ pub struct ShardStats {
     pub largest_free_run_bytes: u64,
     /// Number of free runs.
     pub free_runs: u64,
-    /// Bytes of memory beside the segment: index, slots, ghosts, and the allocator's bits.
+    /// Bytes of memory beside the segment: index, key filter, slots, ghosts, and the allocator's bits. Not the prefix index.
     pub index_bytes: u64,
+    /// Bytes of the prefix index; 0 without one.
+    pub prefix_index_bytes: u64,
+    /// Bytes of the key filter, which are among the `index_bytes`.
+    pub filter_bytes: u64,
+    /// Keys that the filter takes before it grows.
+    pub filter_capacity_keys: u64,
+    /// Parts of the filter that were rebuilt, to grow or to free counters that stuck.
+    pub filter_parts_rebuilt: u64,
+    /// Looks at keys on the shard that the filter answered by "not here". Clients that map it ask it themselves, uncounted.
+    pub filter_negatives: u64,
+    /// Looks at keys that it took for present and that were.
+    pub filter_positives: u64,
+    /// Looks at keys that it took for present and that weren't.
+    pub filter_false_positives: u64,
 }
 
 /// The counts among the [`ShardStats`], as the shard keeps them.
@@ -167,6 +182,13 @@ impl Shard {
             largest_free_run_bytes: space.largest_run_units * UNIT_BYTES,
             free_runs: space.free_runs,
             index_bytes: self.bookkeeping_bytes(),
+            prefix_index_bytes: self.radix.as_ref().map_or(0, Radix::bytes),
+            filter_bytes: self.filter.bytes(),
+            filter_capacity_keys: self.filter.capacity_keys(),
+            filter_parts_rebuilt: self.filter.parts_rebuilt(),
+            filter_negatives: self.filter.used().negatives,
+            filter_positives: self.filter.used().positives,
+            filter_false_positives: self.filter.used().false_positives,
             ..self.counters.clone()
         }
     }
@@ -174,6 +196,7 @@ impl Shard {
     /// Bytes of memory that the shard's objects take beside the segment.
     fn bookkeeping_bytes(&self) -> u64 {
         self.index.bytes()
+            + self.filter.bytes()
             + self.slots.bytes()
             + self.policy.bytes()
             + self.expiry.bytes()

@@ -30,7 +30,8 @@ impl Shard {
         self.end_stalled_puts(now, STALLED_PUTS);
         let more_expired = self.end_expired(now);
         let more_evictions = self.evict_ahead(now);
-        let more_is_due = more_leases || more_puts || more_expired || more_evictions;
+        let more_of_filter = self.filter.rebuild_slice(&self.index);
+        let more_is_due = more_leases || more_puts || more_expired || more_evictions || more_of_filter;
         TickOutcome { more_is_due, next_at: self.next_tick(now) }
     }
 

@@ -5,6 +5,7 @@ mod engram;
 mod hostile;
 mod leases;
 mod lives;
+mod prefixes;
 mod proxy;
 mod readme;
 mod sealed;

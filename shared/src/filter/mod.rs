@@ -32,7 +32,7 @@
 mod reader;
 mod writer;
 
-pub use reader::Filter;
+pub use reader::{Filter, LOOKS_UNDER_WAY, Look};
 pub use writer::FilterWriter;
 
 use crate::key::KeyHash;

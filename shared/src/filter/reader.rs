@@ -4,9 +4,18 @@ use super::{Counters, LINE_WORDS, Mark, PARTS, Place};
 use crate::key::KeyHash;
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// Keys whose lines are under way together in [`Filter::may_contain_batch`]: more than the line-fill buffers of a core, few enough
-/// to stay in the first cache until they are looked at.
-const UNDER_WAY: usize = 32;
+/// Looks that are under way together in [`Filter::may_contain_batch`]: more than a core has line-fill buffers, few enough for the lines to
+/// stay in the first cache until they are looked at.
+pub const LOOKS_UNDER_WAY: usize = 32;
+
+/// A look that has begun. By default one that finds nothing to look at, so that every key may be there.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Look {
+    counters: Option<Counters>,
+    part: u16,
+    /// The part's place when the look began.
+    place: u64,
+}
 
 /// The shared words of a filter. Whoever reads them may be wrong about them in any way: a place that leads beyond the lines says
 /// nothing, as one of no lines does.
@@ -34,47 +43,53 @@ impl<'a> Filter<'a> {
     #[inline]
     #[must_use]
     pub fn may_contain(&self, hash: KeyHash) -> bool {
-        let mark = Mark::of(hash);
-        let Some(place) = self.places.get(usize::from(mark.part)) else { return true };
-        let seen = place.load(Ordering::Acquire);
-        let counters = Counters::of(mark, Place::from_word(seen));
-        if counters.is_none_or(|counters| self.all_raised(counters)) {
-            return true;
-        }
-        fence(Ordering::Acquire);
-        place.load(Ordering::Relaxed) != seen
+        self.end(self.find(hash))
     }
 
     /// [`Filter::may_contain`] for each of `hashes`, into the `answers` at the same places. Takes a fraction of the time of as many
     /// single looks, because it waits for the memory of many lines at once. Looks at as many as the shorter slice has.
     pub fn may_contain_batch(&self, hashes: &[KeyHash], answers: &mut [bool]) {
-        for (hashes, answers) in hashes.chunks(UNDER_WAY).zip(answers.chunks_mut(UNDER_WAY)) {
-            self.may_contain_some(hashes, answers);
+        let mut looks = [Look::default(); LOOKS_UNDER_WAY];
+        for (hashes, answers) in hashes.chunks(LOOKS_UNDER_WAY).zip(answers.chunks_mut(LOOKS_UNDER_WAY)) {
+            for (look, hash) in looks.iter_mut().zip(hashes) {
+                *look = self.begin(*hash);
+            }
+            for (answer, look) in answers.iter_mut().zip(&looks) {
+                *answer = self.end(*look);
+            }
         }
     }
 
-    /// The batch for at most [`UNDER_WAY`] keys.
+    /// The first half of [`Filter::may_contain`]: asks for the memory that [`Filter::end`] will look at, and doesn't wait for it. For
+    /// looks into several filters at once; at most [`LOOKS_UNDER_WAY`] are worth having under way.
     #[inline]
-    fn may_contain_some(&self, hashes: &[KeyHash], answers: &mut [bool]) {
-        let mut looks = [None; UNDER_WAY];
-        for (hash, look) in hashes.iter().zip(&mut looks) {
-            let mark = Mark::of(*hash);
-            let Some(place) = self.places.get(usize::from(mark.part)) else { continue };
-            let seen = place.load(Ordering::Acquire);
-            *look = Counters::of(mark, Place::from_word(seen)).map(|counters| (counters, mark.part, seen));
-            if let Some(line) = look.and_then(|(counters, ..)| self.lines.get(counters.line)) {
-                prefetch(line);
-            }
+    #[must_use]
+    pub fn begin(&self, hash: KeyHash) -> Look {
+        let look = self.find(hash);
+        if let Some(line) = look.counters.and_then(|counters| self.lines.get(counters.line)) {
+            prefetch(line);
         }
-        for (look, answer) in looks.iter().zip(answers.iter_mut()) {
-            *answer = look.is_none_or(|(counters, ..)| self.all_raised(counters));
+        look
+    }
+
+    /// The second half: whether the key may be there.
+    #[inline]
+    #[must_use]
+    pub fn end(&self, look: Look) -> bool {
+        if look.counters.is_none_or(|counters| self.all_raised(counters)) {
+            return true;
         }
         fence(Ordering::Acquire);
-        for (look, answer) in looks.iter().zip(answers) {
-            let Some((_, part, seen)) = look else { continue };
-            let place = self.places.get(usize::from(*part));
-            *answer |= place.is_none_or(|place| place.load(Ordering::Relaxed) != *seen);
-        }
+        let place = self.places.get(usize::from(look.part));
+        place.is_none_or(|place| place.load(Ordering::Relaxed) != look.place)
+    }
+
+    #[inline]
+    fn find(&self, hash: KeyHash) -> Look {
+        let mark = Mark::of(hash);
+        let Some(place) = self.places.get(usize::from(mark.part)) else { return Look::default() };
+        let place = place.load(Ordering::Acquire);
+        Look { counters: Counters::of(mark, Place::from_word(place)), part: mark.part, place }
     }
 
     /// Whether none of a key's counters is 0. Looks at all of them: a branch for each would be guessed wrong too often.

@@ -1,9 +1,9 @@
-//! What the server sends over the Unix socket behind the handshake, together with four file descriptors.
+//! What the server sends over the Unix socket behind the handshake, together with five file descriptors.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, little_endian as le};
 
 /// Number of file descriptors that come with a [`Grant`], in the order of [`GrantedFile`].
-pub const GRANTED_FILES: usize = 4;
+pub const GRANTED_FILES: usize = 5;
 
 /// Which file descriptor is which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +17,8 @@ pub enum GrantedFile {
     WakeShard = 2,
     /// Written by the shard to wake the client.
     WakeClient = 3,
+    /// The key filter of the tenant on this shard, see [`crate::filter`]; can't be mapped for writing.
+    Filter = 4,
 }
 
 /// Sizes of what is handed over, so that both sides can see that they agree.
@@ -33,6 +35,8 @@ pub struct Grant {
     pub staging_bytes: le::U64,
     /// Bytes of a page of the segment: 4096, or that of huge pages.
     pub page_bytes: le::U64,
+    /// Bytes of the key filter.
+    pub filter_bytes: le::U64,
 }
 
-const _: () = assert!(size_of::<Grant>() == 32);
+const _: () = assert!(size_of::<Grant>() == 40);

@@ -42,6 +42,13 @@ impl<'a> BodyReader<'a> {
         <[T]>::ref_from_bytes(taken).map_err(|_| self.too_short(bytes))
     }
 
+    /// All that is left.
+    #[inline]
+    #[must_use]
+    pub fn rest(self) -> &'a [u8] {
+        self.rest
+    }
+
     /// Nothing may be left.
     #[inline]
     pub fn end(self) -> Result<()> {

@@ -37,11 +37,13 @@ pub enum Opcode {
     List = 8,
     /// [`super::stats`]
     Stats = 9,
+    /// [`super::longest_prefix`]
+    LongestPrefix = 10,
 }
 
 impl Opcode {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Opcode; 9] = [
+    pub const ALL: [Opcode; 10] = [
         Opcode::Put,
         Opcode::Get,
         Opcode::Query,
@@ -51,6 +53,7 @@ impl Opcode {
         Opcode::ReadRanges,
         Opcode::List,
         Opcode::Stats,
+        Opcode::LongestPrefix,
     ];
 
     /// The operation's name in metrics and logs.
@@ -66,6 +69,7 @@ impl Opcode {
             Opcode::ReadRanges => "read_ranges",
             Opcode::List => "list",
             Opcode::Stats => "stats",
+            Opcode::LongestPrefix => "longest_prefix",
         }
     }
 

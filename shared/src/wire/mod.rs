@@ -12,7 +12,8 @@
 //! | [`exists`], [`remove`] | keys | a byte for each key | none |
 //! | [`read`] | [`read::ReadBody`], ranges, epoch checks | none | the ranges, in order |
 //! | [`read_ranges`] | [`read_ranges::ReadRangesBody`], ranges, keys | none | the ranges, in order |
-//! | [`list`] | [`list::ListBody`], prefix | [`list::ListReply`], entries | none |
+//! | [`list`] | [`list::ListBody`], prefix, cursor | entries, cursor | none |
+//! | [`longest_prefix`] | keys | a length for each key | none |
 //! | [`stats`] | none | a JSON document | none |
 //!
 //! A reply whose status isn't 0 has an [`error::ErrorBody`] for its body, and no payload.
@@ -26,6 +27,7 @@ pub mod header;
 pub mod hello;
 pub mod keys;
 pub mod list;
+pub mod longest_prefix;
 pub mod put;
 pub mod query;
 pub mod read;

@@ -25,7 +25,7 @@ pub struct LsArguments {
     format: KeyFormat,
 }
 
-/// Prints keys as they come, in no particular order, one a line (under `json` one object a line). Objects that come or go meanwhile
+/// Prints keys in their order (from servers without a prefix index in none), one a line (under `json` one object a line). Objects that come or go meanwhile
 /// may or may not be among them.
 ///
 /// # Errors

@@ -68,14 +68,32 @@ fn shards(client: &Client, json: bool) -> Result<(), Failure> {
     store::print(lines.as_bytes())
 }
 
-const COLUMNS: [&str; 9] =
-    ["server", "objects", "used", "capacity", "leased", "hit rate", "puts", "evicted", "metadata B/object"];
+const COLUMNS: [&str; 13] = [
+    "server",
+    "objects",
+    "used",
+    "capacity",
+    "leased",
+    "hit rate",
+    "puts",
+    "evicted",
+    "metadata B/object",
+    "prefix index B/object",
+    "filter",
+    "filter load",
+    "false positives",
+];
 
 /// All columns but the server's.
 fn cells_of(number: &dyn Fn(&str) -> u64, look_ups: &Value) -> Vec<Cell> {
     let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
     let size = |bytes: u64| right(ByteSize(bytes).display().iec().to_string());
     let (objects, capacity) = (number("objects"), number("capacity_bytes"));
+    let each =
+        |bytes: u64| right(bytes.checked_div(objects).map_or("-".to_owned(), |bytes| bytes.to_string()));
+    let percent =
+        |share: Option<f64>| right(share.map_or("-".to_owned(), |share| format!("{:.2} %", share * 100.0)));
+    let false_positives = number("filter_false_positives");
     let evicted =
         ["evicted_ahead", "evicted_for_demand", "evicted_as_neighbour"].map(number).iter().sum::<u64>();
     vec![
@@ -86,11 +104,19 @@ fn cells_of(number: &dyn Fn(&str) -> u64, look_ups: &Value) -> Vec<Cell> {
         right(hit_rate(look_ups).map_or("-".to_owned(), |rate| format!("{:.1} %", rate * 100.0))),
         right((number("puts") + number("upserts")).to_string()),
         right(evicted.to_string()),
-        right(metadata_bytes(number).checked_div(objects).map_or("-".to_owned(), |bytes| bytes.to_string())),
+        each(metadata_bytes(number)),
+        each(number("prefix_index_bytes")),
+        size(number("filter_bytes")),
+        percent(share(objects, number("filter_capacity_keys"))),
+        percent(share(false_positives, number("filter_negatives") + false_positives)),
     ]
 }
 
-/// What the objects take beside their keys and values: headers, padding, index, slots and queues.
+fn share(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| part as f64 / whole as f64)
+}
+
+/// What the objects take beside their keys and values: headers, padding, index, filter, slots and queues; not the prefix index.
 fn metadata_bytes(number: &dyn Fn(&str) -> u64) -> u64 {
     let free = number("free_bytes") + number("quarantined_bytes");
     (number("capacity_bytes").saturating_sub(free) + number("index_bytes"))
