@@ -182,6 +182,12 @@ impl KeyFilter {
         LINES_OFFSET + u64::from(lines) * PARTS as u64 * LINE_BYTES
     }
 
+    /// Keys of the filter: as many as the index has.
+    #[must_use]
+    pub fn keys(&self) -> u64 {
+        self.keys
+    }
+
     /// Keys that it takes before it grows, or, if it is at its largest, before it is fuller than it's made for.
     #[must_use]
     pub fn capacity_keys(&self) -> u64 {

@@ -10,10 +10,10 @@ use crate::eviction::PolicyKind;
 use crate::memory::extents::Run;
 use crate::memory::slots::{Generation, SlotId};
 use crate::shard::extent_access::live_units;
-use lanner_shared::Error;
 use lanner_shared::time::Instant;
 use lanner_shared::wire::Opcode;
 use lanner_shared::wire::put::{Pin, PutMode, PutRequest};
+use lanner_shared::{Error, KeyHash};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use std::collections::{BTreeMap, VecDeque};
@@ -355,6 +355,7 @@ impl World {
         let departed = stats.evictions() + stats.removed + stats.overwritten + stats.expired;
         let published = stats.puts + stats.upserts;
         check(published == stats.objects + departed, || format!("an object isn't accounted for: {stats:?}"))?;
+        self.check_known_keys()?;
         check(stats.lost_bytes + stats.damaged_runs_met == 0, || "memory was damaged".into())?;
         let leased: BTreeMap<SlotId, u64> = self
             .leases
@@ -363,6 +364,21 @@ impl World {
             .collect();
         let least = leased.values().sum::<u64>();
         check(stats.leased_bytes >= least, || format!("{} bytes leased of {least}", stats.leased_bytes))
+    }
+
+    /// Index, filter and prefix index know the same keys, and the latter has them in order.
+    fn check_known_keys(&self) -> Verdict {
+        let shard = &*self.shard;
+        let radix = shard.radix.as_ref().ok_or("no prefix index")?;
+        let counts = [shard.index.len(), shard.filter.keys(), radix.len()];
+        check(counts.iter().all(|count| *count == counts[0]), || format!("keys are {counts:?}"))?;
+        let keys: Vec<&[u8]> = radix.from(b"", shard.key_of()).filter_map(shard.key_of()).collect();
+        check(keys.len() as u64 == counts[0] && keys.is_sorted(), || format!("in order: {keys:?}"))?;
+        let is_known = |key: &&[u8]| {
+            let hash = KeyHash::of(key);
+            shard.filter.may_contain(hash) && shard.locate(hash, key).is_some()
+        };
+        check(keys.iter().all(is_known), || "filter or index denies a key".into())
     }
 
     /// When all readers and writers have gone, every byte comes back.

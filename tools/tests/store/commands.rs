@@ -77,7 +77,7 @@ fn exists_and_rm_answer_for_each_key() {
     server.check(&["exists", "a"], 1);
 }
 
-/// Shows that ls finds exactly the keys with a prefix, on all shards, and that its output can be cut short without complaint.
+/// Shows that ls finds exactly the keys with a prefix, in order and on all shards, and that its output can be cut short without complaint.
 #[test]
 fn ls_finds_the_keys_with_a_prefix() {
     let server = TestServer::start();
@@ -86,9 +86,7 @@ fn ls_finds_the_keys_with_a_prefix() {
     }
     server.run_with_input(&["put", "other"], b"x");
     let listed = |arguments: &[&str]| {
-        let mut lines: Vec<String> = text(&server.check(arguments, 0)).lines().map(str::to_owned).collect();
-        lines.sort();
-        lines
+        text(&server.check(arguments, 0)).lines().map(str::to_owned).collect::<Vec<String>>()
     };
     let mut wanted: Vec<String> = (0..30).map(|number| format!("some/{number}")).collect();
     wanted.sort();
@@ -107,6 +105,25 @@ fn ls_finds_the_keys_with_a_prefix() {
         std::process::Command::new("bash").args(["-c", &script]).env("LANNER_URL", server.url("")).output();
     let output = output.expect("bash");
     assert_eq!((text(&output.stdout), text(&output.stderr)), ("0\n".to_owned(), String::new()));
+}
+
+/// Shows that get takes the longest key that the one asked for begins with, if it's told to, and says which; and that without one the
+/// answer is no.
+#[test]
+fn get_falls_back_to_a_prefix() {
+    let server = TestServer::start();
+    server.run_with_input(&["put", "prompt"], b"short");
+    server.run_with_input(&["put", "prompt/of"], b"longer");
+    assert_eq!(server.run(&["get", "prompt/of/today"]).status.code(), Some(1));
+    let got = server.run(&["get", "--prefix-fallback", "prompt/of/today"]);
+    assert_eq!(
+        (got.stdout.as_slice(), text(&got.stderr)),
+        (b"longer".as_slice(), "found prompt/of\n".to_owned())
+    );
+    let got = server.run(&["get", "--prefix-fallback", "prompt"]);
+    assert_eq!((got.stdout.as_slice(), text(&got.stderr)), (b"short".as_slice(), String::new()));
+    assert_eq!(json(&server.check(&["--json", "get", "--prefix-fallback", "prompts"], 0))["key"], "prompt");
+    assert_eq!(server.run(&["get", "--prefix-fallback", "other"]).status.code(), Some(1));
 }
 
 /// Shows what stat says of an object, of a missing one, and of the shards.
