@@ -16,6 +16,7 @@ use lanner_shared::wire::Opcode;
 
 use super::health::Phase;
 use super::{Account, Admin};
+use crate::eviction::adaptive::{Ranking, ShadowStats};
 use crate::shard::ShardStats;
 use crate::shard::stats::AGE_CLASS_TENTHS;
 use crate::transport::stats::TransportStats;
@@ -93,6 +94,38 @@ const METRICS: &[Metric] = &[
         help: "How long evicted objects had been stored",
         source: Source::AgeAtEviction,
     },
+    counter(
+        "lanner_ghost_hits",
+        "Objects stored again while the order of eviction remembered that it had evicted them",
+        Source::Stats(|stats| stats.ghost_hits),
+    ),
+    counter(
+        "lanner_shadow_hits",
+        "Uses of sampled keys that would have been hits under each ranking of the adaptive policy; zero under another policy",
+        Source::Labelled("ranking", shadow_hits),
+    ),
+    counter(
+        "lanner_shadow_misses",
+        "Uses of sampled keys that would have been misses",
+        Source::Labelled("ranking", shadow_misses),
+    ),
+    gauge(
+        "lanner_ranking",
+        "1 for the ranking that the adaptive policy follows, 0 for the others",
+        Source::Labelled("ranking", ranking),
+    ),
+    counter(
+        "lanner_ranking_decisions",
+        "How often the adaptive policy changed its ranking; /shards shows the reasons",
+        Source::Stats(|stats| stats.adaptive.as_ref().map_or(0, |adaptive| adaptive.decisions_ever)),
+    ),
+    gauge(
+        "lanner_sampled_keys_per_million",
+        "The part of the keys that the adaptive policy watches, in millionths",
+        Source::Stats(|stats| {
+            stats.adaptive.as_ref().map_or(0, |adaptive| u64::from(adaptive.sampled_per_million))
+        }),
+    ),
     counter(
         "lanner_departures",
         "Objects that left for another reason than eviction",
@@ -297,6 +330,29 @@ fn evictions(stats: &ShardStats, sample: Samples<'_>) {
     sample(&[("reason", "ahead")], stats.evicted_ahead);
     sample(&[("reason", "demand")], stats.evicted_for_demand);
     sample(&[("reason", "neighbour")], stats.evicted_as_neighbour);
+}
+
+fn shadow_hits(stats: &ShardStats, sample: Samples<'_>) {
+    for ranking in Ranking::ALL {
+        sample(&[("ranking", ranking.name())], shadow(stats, ranking).map_or(0, |shadow| shadow.hits));
+    }
+}
+
+fn shadow_misses(stats: &ShardStats, sample: Samples<'_>) {
+    for ranking in Ranking::ALL {
+        sample(&[("ranking", ranking.name())], shadow(stats, ranking).map_or(0, |shadow| shadow.misses));
+    }
+}
+
+fn shadow(stats: &ShardStats, ranking: Ranking) -> Option<ShadowStats> {
+    stats.adaptive.as_ref()?.shadows.iter().find(|shadow| shadow.ranking == ranking).copied()
+}
+
+fn ranking(stats: &ShardStats, sample: Samples<'_>) {
+    for ranking in Ranking::ALL {
+        let is_followed = stats.adaptive.as_ref().is_some_and(|adaptive| adaptive.ranking == ranking);
+        sample(&[("ranking", ranking.name())], u64::from(is_followed));
+    }
 }
 
 fn departures(stats: &ShardStats, sample: Samples<'_>) {

@@ -8,6 +8,7 @@ use lanner_shared::shm::lane_page::LANE_BYTES;
 use serde::Serialize;
 
 use super::ServerConfig;
+use crate::eviction::{GHOST_BYTES, adaptive};
 use crate::filter::KeyFilter;
 use crate::memory::extents::UNIT_BYTES;
 use crate::memory::{index, slots};
@@ -40,8 +41,9 @@ pub const PROGRAM_BYTES: u64 = 32 << 20;
 /// The smallest extent: a header and a key, then one unit of value.
 const SMALLEST_OBJECT_BYTES: u64 = 2 * UNIT_BYTES;
 
-/// Bytes that an object takes beside its extent, at most: its slot, its entry in the index, and a ghost of four bytes under S3-FIFO.
-const OBJECT_BYTES: u64 = (slots::BYTES_PER_OBJECT + index::MAX_BYTES_PER_OBJECT + 4) as u64;
+/// Bytes that an object takes beside its extent, at most: its slot, its entry in the index, and its place in a chain.
+const OBJECT_BYTES: u64 =
+    (slots::BYTES_PER_OBJECT + index::MAX_BYTES_PER_OBJECT + slots::BYTES_PER_BLOCK) as u64;
 
 /// The index's empty tables, the empty key filter and the other parts of a shard that are there before its first object.
 const EMPTY_SHARD_BYTES: u64 = (256 << 10) + KeyFilter::EMPTY_BYTES;
@@ -113,6 +115,15 @@ impl MemoryPlan {
                 format!(
                     "{OBJECT_BYTES} bytes an object; this is for segments full of the smallest, objects of 4 KiB take 1/{}",
                     4096 / SMALLEST_OBJECT_BYTES
+                ),
+            ),
+            line(
+                "order of eviction",
+                segments / adaptive::BYTES_PER_GHOST * GHOST_BYTES + parts * adaptive::MOST_SAMPLE_BYTES,
+                When::AtMost,
+                format!(
+                    "{GHOST_BYTES} bytes for each {} of a segment to remember what was evicted, and a sample of the keys",
+                    adaptive::BYTES_PER_GHOST
                 ),
             ),
             line(

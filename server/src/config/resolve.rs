@@ -14,7 +14,6 @@ use super::memory_plan::DEFAULT_MAX_CONNECTIONS;
 use super::settings::Settings;
 use super::values::{AdminChoice, HugePages, PollMode, RdmaChoice, ShmChoice};
 use super::{ConfigError, ServerConfig, file, tenant};
-use crate::eviction::PolicyKind;
 
 /// The port for data. Below the range that Linux takes for outgoing connections, so that none can sit on it.
 pub const DEFAULT_PORT: u16 = 7411;
@@ -73,7 +72,7 @@ pub fn resolve_settings(given: Settings, machine: &Machine) -> Result<ServerConf
         rdma: given.rdma.unwrap_or(RdmaChoice::Auto),
         lease_ttl: within("--lease-ttl", given.lease_ttl, DEFAULT_LEASE_TTL, MIN_LEASE_TTL, MAX_LEASE_TTL)?,
         poll: given.poll.unwrap_or(PollMode::Adaptive),
-        policy: given.policy.unwrap_or(PolicyKind::S3Fifo),
+        policy: given.policy.unwrap_or_default(),
         value_checksums: given.value_checksums.unwrap_or(false),
         prefix_index: given.prefix_index.unwrap_or(true),
         max_connections: given.max_connections.unwrap_or(DEFAULT_MAX_CONNECTIONS),

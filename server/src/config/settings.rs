@@ -77,8 +77,9 @@ pub struct Settings {
     #[serde(with = "text", skip_serializing_if = "Option::is_none")]
     pub poll: Option<PollMode>,
 
-    /// Which objects leave first when memory is full [default: s3-fifo]
-    #[arg(long, value_name = "s3-fifo|lru")]
+    /// Which objects leave first when memory is full; with adaptive:density, adaptive:recency or adaptive:segmented what the adaptive one
+    /// would choose from is chosen for good [default: adaptive]
+    #[arg(long, value_name = "adaptive|s3-fifo|lru")]
     #[serde(with = "text", skip_serializing_if = "Option::is_none")]
     pub policy: Option<PolicyKind>,
 

@@ -109,7 +109,7 @@ fn wrong_flags_are_one_line() {
         ("--lease-ttl soon", "--lease-ttl"),
         ("--drain-timeout 2days", "write 0s to 1h"),
         ("--poll never", "adaptive, busy"),
-        ("--policy adaptive", "not in this version"),
+        ("--policy clock", "none of adaptive"),
         ("--rdma mlx5_0", "no RDMA transport"),
         ("--log =x=y", "--log"),
         ("--max-connections 0", "--max-connections"),
@@ -129,7 +129,7 @@ fn mistakes_in_the_file_have_a_line() {
     for (text, line, wanted) in [
         ("listen = \"127.0.0.1:1\"\nlissten = 1\n", 2, "lissten"),
         ("\n\nmemory = \"much\"\n", 3, "much"),
-        ("policy = \"adaptive\"\n", 1, "not in this version"),
+        ("policy = \"clock\"\n", 1, "none of adaptive"),
         ("shards = -1\n", 1, "-1"),
         ("memory = \n", 1, ""),
         ("[[tenant]]\nname = \"a\"\nshare = 1\n", 3, "share"),

@@ -10,6 +10,7 @@ use std::str::FromStr;
 use lanner_shared::wire::hello::MAX_SOCKET_PATH_BYTES;
 
 use crate::eviction::PolicyKind;
+use crate::eviction::adaptive::Ranking;
 
 /// Addresses to listen on, and how they were written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -273,10 +274,18 @@ impl FromStr for PolicyKind {
 
     fn from_str(text: &str) -> Result<PolicyKind, String> {
         match text {
+            "adaptive" => Ok(PolicyKind::Adaptive),
             "s3-fifo" => Ok(PolicyKind::S3Fifo),
             "lru" => Ok(PolicyKind::Lru),
-            "adaptive" => Err("'adaptive' is not in this version: write s3-fifo or lru".to_owned()),
-            other => Err(format!("'{other}' is none of s3-fifo, lru")),
+            other => {
+                let named = |ranking: &Ranking| other.strip_prefix("adaptive:") == Some(ranking.name());
+                let ranking = Ranking::ALL.into_iter().find(named).map(PolicyKind::Ranked);
+                ranking.ok_or_else(|| {
+                    let rankings =
+                        Ranking::ALL.map(|ranking| format!("adaptive:{}", ranking.name())).join(", ");
+                    format!("'{other}' is none of adaptive, s3-fifo, lru, {rankings}")
+                })
+            }
         }
     }
 }
@@ -284,6 +293,8 @@ impl FromStr for PolicyKind {
 impl Display for PolicyKind {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
+            PolicyKind::Ranked(ranking) => return write!(formatter, "adaptive:{}", ranking.name()),
+            PolicyKind::Adaptive => "adaptive",
             PolicyKind::S3Fifo => "s3-fifo",
             PolicyKind::Lru => "lru",
         })
@@ -340,8 +351,7 @@ mod tests {
     /// Shows that what this version lacks is refused by name, and that other words are answered by those that there are.
     #[test]
     fn words_are_read() {
-        assert!(problem::<PolicyKind>("adaptive").contains("not in this version"));
-        assert!(problem::<PolicyKind>("fifo").contains("none of s3-fifo, lru"));
+        assert!(problem::<PolicyKind>("fifo").contains("none of adaptive, s3-fifo, lru"));
         assert!(problem::<RdmaChoice>("mlx5_0").contains("no RDMA transport"));
         assert!(problem::<HugePages>("yes").contains("auto, on, off"));
         assert!(problem::<PollMode>("").contains("adaptive, busy"));
@@ -367,6 +377,6 @@ mod tests {
         check::<RdmaChoice>(&["auto", "off"]);
         check::<HugePages>(&["auto", "on", "off"]);
         check::<PollMode>(&["adaptive", "busy"]);
-        check::<PolicyKind>(&["s3-fifo", "lru"]);
+        check::<PolicyKind>(&["adaptive", "adaptive:density", "adaptive:recency", "s3-fifo", "lru"]);
     }
 }

@@ -4,28 +4,71 @@
 //! candidate, and then either evicts it or has it *set aside*, out of the policy's queues, until its lease ends. So a
 //! leased object is looked at once for each lease and not again with each put (scenario 2).
 //!
-//! What always holds: a published object without a pin is in exactly one queue of its policy or set aside, and each call
-//! but `next_candidate`, which is bounded by its `tries`, takes constant time. Absent on purpose: time, and memory for
-//! each object (the queues run through the slots).
+//! What always holds: a published object without a pin is in exactly one queue of its policy, or set aside, or it's a block on which others
+//! hang ([`chain`]); each call but `next_candidate`, which is bounded by its `tries`, takes constant time, now and then with a slice of
+//! some ten microseconds for what is learned. Absent on purpose: a clock (time is told), and memory for each object (the queues run through
+//! the slots).
 
+pub mod adaptive;
+mod calendar;
+pub mod chain;
+mod ghosts;
 pub mod lru;
 pub mod queue;
+pub mod replay;
 pub mod s3_fifo;
 
+use std::time::Duration;
+
 use crate::memory::slots::{SlotId, Slots};
+use adaptive::{Adaptive, AdaptiveState, Ranking};
+pub use chain::ChainPlace;
+pub use ghosts::GHOST_BYTES;
 use lanner_shared::key::KeyHash;
 use lru::Lru;
 use s3_fifo::S3Fifo;
 
+/// Time as policies tell it: quarters of a second since the shard started, for 34 years.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct PolicyTime(u32);
+
+impl PolicyTime {
+    /// So long after the shard started.
+    pub fn after(since_start: Duration) -> Self {
+        Self(u32::try_from(since_start.as_millis() / 250).unwrap_or(u32::MAX))
+    }
+
+    /// Quarters of a second from `earlier` to this; 0 if that is later.
+    fn since(self, earlier: PolicyTime) -> u32 {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    fn millis(self) -> u64 {
+        u64::from(self.0) * 250
+    }
+
+    /// The low half, which a block keeps of its last use.
+    fn low(self) -> u16 {
+        self.0 as u16
+    }
+
+    /// The last time not after this of which `low` is the low half; what is older than four and a half hours seems younger.
+    fn before(self, low: u16) -> PolicyTime {
+        PolicyTime(self.0.saturating_sub(u32::from(self.low().wrapping_sub(low))))
+    }
+}
+
 /// An order of eviction.
 pub trait EvictionPolicy {
+    /// What time it is; it never goes back. To be called before other calls, at least once in a few milliseconds while there are any.
+    fn set_time(&mut self, now: PolicyTime);
     /// An object was published, which counts as a use.
-    fn inserted(&mut self, slots: &mut Slots, slot: SlotId, hash: KeyHash);
+    fn inserted(&mut self, slots: &mut Slots, slot: SlotId, hash: KeyHash, place: ChainPlace);
     /// An object was read. It may be set aside.
-    fn accessed(&mut self, slots: &mut Slots, slot: SlotId);
-    /// An object that isn't set aside leaves for another reason than eviction.
+    fn accessed(&mut self, slots: &mut Slots, slot: SlotId, hash: KeyHash);
+    /// An object that isn't set aside leaves for another reason than eviction. It's still published.
     fn removed(&mut self, slots: &mut Slots, slot: SlotId);
-    /// An object that isn't set aside leaves as a victim.
+    /// An object that isn't set aside leaves as a victim. It's still published.
     fn evicted(&mut self, slots: &mut Slots, slot: SlotId, hash: KeyHash);
     /// Who should leave next. It stays where it is until one of the other calls is made for it. Each object that gets
     /// another round instead takes one of the `tries`; `None` if they are used up or there is no object.
@@ -34,23 +77,30 @@ pub trait EvictionPolicy {
     fn set_aside(&mut self, slots: &mut Slots, slot: SlotId);
     /// The lease of an object that was set aside has ended.
     fn take_back(&mut self, slots: &mut Slots, slot: SlotId);
-    /// Number of objects in the queues; those set aside are not counted.
+    /// Number of objects in the queues; those set aside and blocks on which others hang are not counted.
     fn queued(&self) -> u32;
 }
 
 /// Which policy a shard is to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PolicyKind {
+    /// [`adaptive`]
+    #[default]
+    Adaptive,
+    /// [`adaptive`], but always by the same ranking.
+    Ranked(Ranking),
     /// [`lru`]
     Lru,
     /// [`s3_fifo`]
-    #[default]
     S3Fifo,
 }
 
 /// The policy of a shard. An enum rather than a trait object: each call is made for each request.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a shard has one")]
 pub enum Policy {
+    /// [`adaptive`]
+    Adaptive(Adaptive),
     /// [`lru`]
     Lru(Lru),
     /// [`s3_fifo`]
@@ -61,6 +111,8 @@ impl Policy {
     /// A policy for a shard that holds up to `capacity_units`.
     pub fn new(kind: PolicyKind, capacity_units: u64) -> Self {
         match kind {
+            PolicyKind::Adaptive => Policy::Adaptive(Adaptive::new(capacity_units, None)),
+            PolicyKind::Ranked(ranking) => Policy::Adaptive(Adaptive::new(capacity_units, Some(ranking))),
             PolicyKind::Lru => Policy::Lru(Lru::default()),
             PolicyKind::S3Fifo => Policy::S3Fifo(S3Fifo::new(capacity_units)),
         }
@@ -69,8 +121,26 @@ impl Policy {
     /// Bytes of memory beside the slots.
     pub fn bytes(&self) -> u64 {
         match self {
-            Policy::Lru(_) => 0,
+            Policy::Adaptive(policy) => policy.bytes(),
+            Policy::Lru(policy) => policy.bytes(),
             Policy::S3Fifo(policy) => policy.bytes(),
+        }
+    }
+
+    /// Objects that came back while they were remembered; none under a policy that remembers none.
+    pub fn ghost_hits(&self) -> u64 {
+        match self {
+            Policy::Adaptive(policy) => policy.ghost_hits(),
+            Policy::Lru(_) => 0,
+            Policy::S3Fifo(policy) => policy.ghost_hits(),
+        }
+    }
+
+    /// What an adaptive policy does and why; `None` under another.
+    pub fn adaptive_state(&self) -> Option<AdaptiveState> {
+        match self {
+            Policy::Adaptive(policy) => Some(policy.state()),
+            _ => None,
         }
     }
 }
@@ -79,6 +149,7 @@ impl Policy {
 macro_rules! dispatch {
     ($self:ident, $policy:ident => $call:expr) => {
         match $self {
+            Policy::Adaptive($policy) => $call,
             Policy::Lru($policy) => $call,
             Policy::S3Fifo($policy) => $call,
         }
@@ -86,12 +157,16 @@ macro_rules! dispatch {
 }
 
 impl EvictionPolicy for Policy {
-    fn inserted(&mut self, slots: &mut Slots, slot: SlotId, hash: KeyHash) {
-        dispatch!(self, policy => policy.inserted(slots, slot, hash));
+    fn set_time(&mut self, now: PolicyTime) {
+        dispatch!(self, policy => policy.set_time(now));
     }
 
-    fn accessed(&mut self, slots: &mut Slots, slot: SlotId) {
-        dispatch!(self, policy => policy.accessed(slots, slot));
+    fn inserted(&mut self, slots: &mut Slots, slot: SlotId, hash: KeyHash, place: ChainPlace) {
+        dispatch!(self, policy => policy.inserted(slots, slot, hash, place));
+    }
+
+    fn accessed(&mut self, slots: &mut Slots, slot: SlotId, hash: KeyHash) {
+        dispatch!(self, policy => policy.accessed(slots, slot, hash));
     }
 
     fn removed(&mut self, slots: &mut Slots, slot: SlotId) {
@@ -123,6 +198,7 @@ impl EvictionPolicy for Policy {
 mod tests {
     use super::*;
     use crate::memory::extents::Extent;
+    use crate::memory::slots::Life;
     use std::collections::HashMap;
 
     /// A cache of objects of any size under one policy, as small as one can be.
@@ -153,7 +229,7 @@ mod tests {
 
         fn access(&mut self, key: u32) -> bool {
             let Some(slot) = self.slot_of.get(&key).copied() else { return false };
-            self.policy.accessed(&mut self.slots, slot);
+            self.policy.accessed(&mut self.slots, slot, Self::hash(key));
             true
         }
 
@@ -162,7 +238,8 @@ mod tests {
                 self.evict();
             }
             let slot = self.slots.occupy(Extent { start: 0, units }).unwrap();
-            self.policy.inserted(&mut self.slots, slot, Self::hash(key));
+            self.slots.set_life(slot, Life::Published);
+            self.policy.inserted(&mut self.slots, slot, Self::hash(key), ChainPlace::None);
             self.slot_of.insert(key, slot);
             self.key_of.insert(slot, key);
             self.used += u64::from(units);
@@ -270,7 +347,7 @@ mod tests {
     /// found meanwhile, and that with everything set aside there is no candidate at all.
     #[test]
     fn what_is_set_aside_is_not_looked_at_again() {
-        for kind in [PolicyKind::Lru, PolicyKind::S3Fifo] {
+        for kind in [PolicyKind::Lru, PolicyKind::S3Fifo, PolicyKind::Adaptive] {
             let mut cache = Cache::new(kind, 3);
             for key in [1, 2, 3] {
                 cache.write(key, 1);

@@ -5,13 +5,14 @@
 //! *main* queue, the others leave and are remembered by a *ghost*. An object whose ghost is still known enters main at
 //! once. Main gives each object as many further rounds as it was used, at most three. An access writes two bits.
 //!
-//! The ghosts are a table of fingerprints in sets of four, each with the time of its eviction, where time is the number
-//! of units evicted so far: a ghost is known as long as fewer units were evicted after it than main may hold. So the
-//! ghost queue is weighted by bytes, too, and takes a fixed share of memory, whatever the size of objects. Where objects are
-//! so small that a set overflows, its oldest ghost is forgotten early.
+//! A ghost is known as long as fewer units were evicted after it than main may hold; see [`ghosts`](super::ghosts). Of the blocks of chains only
+//! leaves are in the queues; one that becomes a leaf comes to the back of its queue, as those around it came before. The others
+//! count towards the queues' bytes.
 
-use super::EvictionPolicy;
+use super::chain::{self, ChainPlace};
+use super::ghosts::Ghosts;
 use super::queue::Queue;
+use super::{EvictionPolicy, PolicyTime};
 use crate::memory::slots::{MAX_FREQUENCY, SlotId, Slots};
 use lanner_shared::key::KeyHash;
 
@@ -21,31 +22,60 @@ const SMALL_SHARE: u64 = 10;
 /// Uses in the small queue above which an object moves to main.
 const SMALL_USES: u8 = 1;
 
-/// A ghost takes 8 bytes, so the table takes 1/512 of the segment.
+/// So the ghosts take 1/512 of the segment.
 const BYTES_PER_GHOST: u64 = 4096;
 
-const GHOSTS_IN_SET: usize = 4;
+/// One of the two queues.
+#[derive(Debug, Default)]
+struct Part {
+    queue: Queue,
+    /// Units of blocks that belong here and are no leaves.
+    inner_units: u64,
+}
+
+impl Part {
+    fn units(&self) -> u64 {
+        self.queue.units() + self.inner_units
+    }
+}
 
 /// The policy's state.
 #[derive(Debug)]
 pub struct S3Fifo {
-    small: Queue,
-    main: Queue,
+    small: Part,
+    main: Part,
     ghosts: Ghosts,
+    /// A ghost is forgotten after this many units.
+    ghost_memory_units: u64,
+    /// Objects that came back while their ghost was known.
+    ghost_hits: u64,
+    now: PolicyTime,
 }
 
 impl S3Fifo {
     /// A policy for a shard that holds up to `capacity_units`.
     pub fn new(capacity_units: u64) -> Self {
-        Self { small: Queue::new(), main: Queue::new(), ghosts: Ghosts::new(capacity_units) }
+        Self {
+            small: Part::default(),
+            main: Part::default(),
+            ghosts: Ghosts::new(capacity_units, BYTES_PER_GHOST),
+            ghost_memory_units: capacity_units - capacity_units / SMALL_SHARE,
+            ghost_hits: 0,
+            now: PolicyTime::default(),
+        }
+    }
+
+    /// Objects that came back while their ghost was known.
+    pub fn ghost_hits(&self) -> u64 {
+        self.ghost_hits
     }
 
     /// Bytes of memory for the ghosts.
     pub fn bytes(&self) -> u64 {
-        (self.ghosts.sets.len() * size_of::<GhostSet>()) as u64
+        self.ghosts.bytes()
     }
 
-    fn queue_of(&mut self, slots: &Slots, slot: SlotId) -> &mut Queue {
+    fn part_of(&mut self, slots: &Slots, slot: SlotId) -> &mut Part {
         if slots.in_second_queue(slot) { &mut self.main } else { &mut self.small }
     }
 
@@ -54,54 +84,85 @@ impl S3Fifo {
     }
 
     fn move_to_main(&mut self, slots: &mut Slots, slot: SlotId) {
-        self.small.remove(slots, slot);
+        self.small.queue.remove(slots, slot);
         slots.set_frequency(slot, 0);
         slots.set_in_second_queue(slot, true);
-        self.main.push_front(slots, slot);
+        self.main.queue.push_front(slots, slot);
+    }
+
+    /// Takes a slot that isn't set aside out of its queue, and puts its parent into one if that is a leaf now.
+    fn leave(&mut self, slots: &mut Slots, slot: SlotId) {
+        let units = u64::from(slots.units(slot));
+        let has_children = chain::has_children(slots, slot);
+        let part = self.part_of(slots, slot);
+        if has_children {
+            part.inner_units = part.inner_units.saturating_sub(units);
+        } else {
+            part.queue.remove(slots, slot);
+        }
+        if let Some(parent) = chain::detach(slots, slot).filter(|parent| !slots.is_set_aside(*parent)) {
+            let units = u64::from(slots.units(parent));
+            let part = self.part_of(slots, parent);
+            part.inner_units = part.inner_units.saturating_sub(units);
+            part.queue.push_back(slots, parent);
+        }
     }
 }
 
 impl EvictionPolicy for S3Fifo {
-    fn inserted(&mut self, slots: &mut Slots, slot: SlotId, hash: KeyHash) {
-        let second = self.ghosts.take(hash);
-        slots.set_in_second_queue(slot, second);
-        self.queue_of(slots, slot).push_front(slots, slot);
+    fn set_time(&mut self, now: PolicyTime) {
+        self.now = self.now.max(now);
     }
 
-    fn accessed(&mut self, slots: &mut Slots, slot: SlotId) {
+    fn inserted(&mut self, slots: &mut Slots, slot: SlotId, hash: KeyHash, place: ChainPlace) {
+        let ghost = self.ghosts.take(hash);
+        let second = ghost.is_some_and(|ghost| u64::from(ghost.units_ago) <= self.ghost_memory_units);
+        self.ghost_hits += u64::from(second);
+        slots.set_in_second_queue(slot, second);
+        let parent = chain::attach(slots, slot, place, self.now.low());
+        if let Some(parent) = parent.filter(|parent| !slots.is_set_aside(*parent)) {
+            let units = u64::from(slots.units(parent));
+            let part = self.part_of(slots, parent);
+            part.queue.remove(slots, parent);
+            part.inner_units += units;
+        }
+        self.part_of(slots, slot).queue.push_front(slots, slot);
+    }
+
+    fn accessed(&mut self, slots: &mut Slots, slot: SlotId, _hash: KeyHash) {
         let frequency = slots.frequency(slot);
-        if frequency < MAX_FREQUENCY {
+        if chain::note_use(slots, slot, self.now.low()) && frequency < MAX_FREQUENCY {
             slots.set_frequency(slot, frequency + 1);
         }
     }
 
     fn removed(&mut self, slots: &mut Slots, slot: SlotId) {
-        self.queue_of(slots, slot).remove(slots, slot);
+        self.leave(slots, slot);
     }
 
     fn evicted(&mut self, slots: &mut Slots, slot: SlotId, hash: KeyHash) {
         let units = slots.units(slot);
         // What main gives up had its rounds; the paper remembers those that never got there.
         let remembered = !slots.in_second_queue(slot);
-        self.queue_of(slots, slot).remove(slots, slot);
+        self.leave(slots, slot);
         self.ghosts.count_evicted(units);
         if remembered {
-            self.ghosts.add(hash);
+            self.ghosts.add(hash, 0);
         }
     }
 
     fn next_candidate(&mut self, slots: &mut Slots, tries: &mut u32) -> Option<SlotId> {
         while *tries > 0 {
-            let from_small =
-                self.main.is_empty() || (!self.small.is_empty() && self.is_small_over_its_share());
-            let slot = if from_small { self.small.back()? } else { self.main.back()? };
+            let from_small = self.main.queue.is_empty()
+                || (!self.small.queue.is_empty() && self.is_small_over_its_share());
+            let slot = if from_small { self.small.queue.back()? } else { self.main.queue.back()? };
             let frequency = slots.frequency(slot);
             if from_small && frequency > SMALL_USES {
                 self.move_to_main(slots, slot);
             } else if !from_small && frequency > 0 {
-                self.main.remove(slots, slot);
+                self.main.queue.remove(slots, slot);
                 slots.set_frequency(slot, frequency - 1);
-                self.main.push_front(slots, slot);
+                self.main.queue.push_front(slots, slot);
             } else {
                 return Some(slot);
             }
@@ -111,86 +172,23 @@ impl EvictionPolicy for S3Fifo {
     }
 
     fn set_aside(&mut self, slots: &mut Slots, slot: SlotId) {
-        self.queue_of(slots, slot).remove(slots, slot);
+        self.part_of(slots, slot).queue.remove(slots, slot);
         slots.set_set_aside(slot, true);
     }
 
     fn take_back(&mut self, slots: &mut Slots, slot: SlotId) {
         slots.set_set_aside(slot, false);
-        // To the back: it was next, and what it was used since then its frequency says.
-        self.queue_of(slots, slot).push_back(slots, slot);
+        let (units, has_children) = (u64::from(slots.units(slot)), chain::has_children(slots, slot));
+        let part = self.part_of(slots, slot);
+        if has_children {
+            part.inner_units += units;
+        } else {
+            // To the back: it was next, and what it was used since then its frequency says.
+            part.queue.push_back(slots, slot);
+        }
     }
 
     fn queued(&self) -> u32 {
-        self.small.len() + self.main.len()
+        self.small.queue.len() + self.main.queue.len()
     }
-}
-
-#[derive(Debug, Clone, Copy, Default)]
-struct Ghost {
-    /// 32 bits of the hash, never 0; 0 stands for no ghost.
-    fingerprint: u32,
-    /// [`Ghosts::evicted_units`] when it left, wrapping.
-    left_at: u32,
-}
-
-type GhostSet = [Ghost; GHOSTS_IN_SET];
-
-/// The hashes of objects that left the small queue not long ago.
-#[derive(Debug)]
-struct Ghosts {
-    sets: Box<[GhostSet]>,
-    /// Units evicted so far, wrapping. A wrong answer after exactly 256 GiB of evictions costs one misplaced object.
-    evicted_units: u32,
-    /// A ghost is forgotten after this many units.
-    memory_units: u32,
-}
-
-impl Ghosts {
-    fn new(capacity_units: u64) -> Self {
-        let bytes = capacity_units * crate::memory::extents::UNIT_BYTES;
-        let sets = (bytes / BYTES_PER_GHOST).div_ceil(GHOSTS_IN_SET as u64).max(1);
-        let main_units = capacity_units - capacity_units / SMALL_SHARE;
-        Self {
-            sets: vec![GhostSet::default(); sets as usize].into_boxed_slice(),
-            evicted_units: 0,
-            memory_units: u32::try_from(main_units).unwrap_or(u32::MAX),
-        }
-    }
-
-    fn count_evicted(&mut self, units: u32) {
-        self.evicted_units = self.evicted_units.wrapping_add(units);
-    }
-
-    fn add(&mut self, hash: KeyHash) {
-        let now = self.evicted_units;
-        let ghost = Ghost { fingerprint: ghost_fingerprint(hash), left_at: now };
-        let set = self.set_of(hash);
-        let age =
-            |ghost: &Ghost| if ghost.fingerprint == 0 { u32::MAX } else { now.wrapping_sub(ghost.left_at) };
-        if let Some(oldest) = set.iter_mut().max_by_key(|ghost| age(ghost)) {
-            *oldest = ghost;
-        }
-    }
-
-    /// Whether the hash is remembered; it no longer is after this.
-    fn take(&mut self, hash: KeyHash) -> bool {
-        let (now, memory_units, fingerprint) =
-            (self.evicted_units, self.memory_units, ghost_fingerprint(hash));
-        let known = self.set_of(hash).iter_mut().find(|ghost| ghost.fingerprint == fingerprint);
-        let Some(ghost) = known else { return false };
-        let age = now.wrapping_sub(ghost.left_at);
-        *ghost = Ghost::default();
-        age <= memory_units
-    }
-
-    fn set_of(&mut self, hash: KeyHash) -> &mut GhostSet {
-        let number = (u128::from(hash.low64) * self.sets.len() as u128) >> 64;
-        &mut self.sets[number as usize]
-    }
-}
-
-/// Bits of the hash that `set_of` hardly uses.
-fn ghost_fingerprint(hash: KeyHash) -> u32 {
-    (hash.low64 as u32).max(1)
 }

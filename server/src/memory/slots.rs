@@ -13,7 +13,8 @@
 //! state: bits 0-1 life · 2-3 frequency · 4-5 pin · 6 second queue · 7 set aside
 //! ```
 //!
-//! When an object was published stands beside, in an array that only publication and eviction touch.
+//! When an object was published stands beside, in an array that only publication and eviction touch; so does what blocks of a
+//! chain need beside, in memory that is taken when the first block comes into a chunk.
 
 use super::extents::Extent;
 use lanner_shared::wire::put::Pin;
@@ -36,6 +37,34 @@ impl SlotId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Generation(pub u32);
 
+/// Numbers from here on name no slot: policies write the ends of their queues as such.
+pub(crate) const FIRST_END: u32 = u32::MAX - (1 << 16);
+
+/// How a block of a chain hangs in it, for the order of eviction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kin {
+    /// The block before it in its group, or [`Kin::NO_PARENT`].
+    pub(crate) parent: SlotId,
+    /// Published blocks that hang on this one.
+    pub(crate) children: u32,
+    /// The low half of the parent's generation, so that another object in the parent's slot isn't taken for it.
+    pub(crate) parent_generation: u16,
+    /// When it was last used, in its policy's spans of time, wrapping.
+    pub(crate) used_at: u16,
+}
+
+impl Kin {
+    /// The parent of a block that hangs on none that is here.
+    pub(crate) const NO_PARENT: SlotId = SlotId(u32::MAX - 1);
+    /// What an object has that is no block of a chain.
+    pub(crate) const NONE: Kin = Kin { parent: SlotId::NONE, children: 0, parent_generation: 0, used_at: 0 };
+}
+
+/// Bytes that a block of a chain takes here more than another object.
+pub const BYTES_PER_BLOCK: usize = size_of::<Kin>();
+
+const _: () = assert!(BYTES_PER_BLOCK == 12);
+
 /// A point in time in milliseconds since the shard started; 40 bits, so 34 years.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct ShardMillis(pub u64);
@@ -56,6 +85,9 @@ pub enum Life {
 
 /// Accesses counted up to this (S3-FIFO's two bits).
 pub const MAX_FREQUENCY: u8 = 3;
+
+/// Steps of [`Slots::use_class`].
+pub(crate) const USE_CLASSES: usize = 2 * (MAX_FREQUENCY as usize + 1);
 
 const MAX_LEASE_END: u64 = (1 << 40) - 1;
 const LIFE_MASK: u8 = 0b11;
@@ -108,6 +140,8 @@ struct Chunk {
     slots: Box<[Slot]>,
     /// When each slot's object was published, in tenths of a second since the shard started.
     published_tenths: Box<[u32]>,
+    /// Empty until a block of a chain is among the objects.
+    kin: Box<[Kin]>,
 }
 
 /// All slots of a shard. Reading a slot that doesn't exist gives a vacant one, writing it does nothing: a wrong number
@@ -126,8 +160,8 @@ pub struct Slots {
 impl Slots {
     /// No slots yet, and never more than `limit`.
     pub fn new(limit: u32) -> Self {
-        // The largest number stands for "none" in links.
-        let limit = limit.min(u32::MAX - 1);
+        // The largest numbers stand for "none" and for ends in links.
+        let limit = limit.min(FIRST_END);
         Self { chunks: Vec::new(), made: 0, limit, first_vacant: SlotId::NONE, occupied: 0 }
     }
 
@@ -150,6 +184,9 @@ impl Slots {
                 ..VACANT
             };
         });
+        if self.kin(id) != Kin::NONE {
+            self.set_kin(id, Kin::NONE);
+        }
         Some(id)
     }
 
@@ -187,7 +224,8 @@ impl Slots {
 
     /// Bytes of memory that the slots take.
     pub fn bytes(&self) -> u64 {
-        (self.chunks.len() * CHUNK_SLOTS as usize * BYTES_PER_OBJECT) as u64
+        let kin: usize = self.chunks.iter().map(|chunk| chunk.kin.len() * BYTES_PER_BLOCK).sum();
+        (self.chunks.len() * CHUNK_SLOTS as usize * BYTES_PER_OBJECT + kin) as u64
     }
 
     /// Where the object lies.
@@ -310,6 +348,36 @@ impl Slots {
         }
     }
 
+    /// How many uses are known of the object, on a scale of [`USE_CLASSES`] steps: the frequency's bits and that of the second
+    /// queue, for a policy that has no queues in that sense.
+    #[inline]
+    pub(crate) fn use_class(&self, id: SlotId) -> u8 {
+        self.frequency(id) | u8::from(self.in_second_queue(id)) << 2
+    }
+
+    pub(crate) fn set_use_class(&mut self, id: SlotId, class: u8) {
+        self.set_frequency(id, class & MAX_FREQUENCY);
+        self.set_in_second_queue(id, class > MAX_FREQUENCY);
+    }
+
+    /// How the object hangs in a chain.
+    #[inline]
+    pub(crate) fn kin(&self, id: SlotId) -> Kin {
+        let chunk = self.chunks.get((id.0 / CHUNK_SLOTS) as usize);
+        let kin = chunk.and_then(|chunk| chunk.kin.get((id.0 % CHUNK_SLOTS) as usize));
+        kin.copied().unwrap_or(Kin::NONE)
+    }
+
+    pub(crate) fn set_kin(&mut self, id: SlotId, kin: Kin) {
+        let Some(chunk) = self.chunks.get_mut((id.0 / CHUNK_SLOTS) as usize) else { return };
+        if chunk.kin.is_empty() {
+            chunk.kin = vec![Kin::NONE; CHUNK_SLOTS as usize].into_boxed_slice();
+        }
+        if let Some(place) = chunk.kin.get_mut((id.0 % CHUNK_SLOTS) as usize) {
+            *place = kin;
+        }
+    }
+
     /// Transfers by the kernel or a device that still use the extent.
     #[inline]
     pub fn in_flight(&self, id: SlotId) -> u16 {
@@ -370,6 +438,7 @@ impl Slots {
             self.chunks.push(Chunk {
                 slots: vec![VACANT; CHUNK_SLOTS as usize].into_boxed_slice(),
                 published_tenths: vec![0; CHUNK_SLOTS as usize].into_boxed_slice(),
+                kin: Box::default(),
             });
         }
         self.made += 1;
@@ -461,6 +530,27 @@ mod tests {
         }
         assert!(!slots.begin_transfer(id));
         assert_eq!(slots.end_transfer(id), u16::MAX - 1);
+    }
+
+    /// Shows that only blocks of chains pay for their kin, that a class of uses takes the bits of queue and frequency and no
+    /// others, and that the slot's next object has neither.
+    #[test]
+    fn kin_is_paid_for_by_blocks() {
+        let mut slots = Slots::new(2 * CHUNK_SLOTS);
+        let ids: Vec<_> = (0..CHUNK_SLOTS + 1).map(|_| slots.occupy(EXTENT).unwrap()).collect();
+        let before = slots.bytes();
+        let kin = Kin { parent: ids[1], children: 3, parent_generation: 4, used_at: 5 };
+        slots.set_kin(ids[2], kin);
+        assert_eq!(slots.bytes() - before, u64::from(CHUNK_SLOTS) * 12);
+        assert_eq!((slots.kin(ids[2]), slots.kin(ids[1])), (kin, Kin::NONE));
+        slots.set_pin(ids[2], Pin::Hard);
+        for class in 0..USE_CLASSES as u8 {
+            slots.set_use_class(ids[2], class);
+            assert_eq!((slots.use_class(ids[2]), slots.pin(ids[2])), (class, Pin::Hard));
+        }
+        slots.vacate(ids[2]);
+        assert_eq!(slots.occupy(EXTENT), Some(ids[2]));
+        assert_eq!((slots.kin(ids[2]), slots.use_class(ids[2])), (Kin::NONE, 0));
     }
 
     /// Shows that a number that no slot has is harmless.

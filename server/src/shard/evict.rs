@@ -12,7 +12,7 @@ use super::Shard;
 use super::extent_access::live_units;
 use super::lease::Waiting;
 use super::quarantine::Departure;
-use crate::eviction::EvictionPolicy;
+use crate::eviction::{EvictionPolicy, PolicyTime};
 use crate::memory::extents::{Extent, ExtentError, Run, UNIT_BYTES};
 use crate::memory::slots::{Life, SlotId};
 use lanner_shared::time::Instant;
@@ -58,6 +58,7 @@ impl Shard {
         if let Some(extent) = self.allocate(units) {
             return Ok(extent);
         }
+        self.tell_policies_the_time(now);
         self.end_leases(now, ENDED_LEASES_ON_DEMAND);
         self.end_puts_of_gone_peers(now, GONE_PEERS_PUTS_ON_DEMAND);
         let mut tries = TRIES_ON_DEMAND;
@@ -83,6 +84,13 @@ impl Shard {
             victims += 1;
         }
         Err(self.store_full(now, units))
+    }
+
+    /// Uses noted from now on count as of `now`.
+    pub(super) fn tell_policies_the_time(&mut self, now: Instant) {
+        let now = PolicyTime::after(now.since(self.config.started));
+        self.policy.set_time(now);
+        self.soft_pinned.set_time(now);
     }
 
     /// Evicts the next victim, if there is one.

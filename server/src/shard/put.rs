@@ -9,7 +9,7 @@
 
 use super::quarantine::Departure;
 use super::{PeerId, Shard};
-use crate::eviction::EvictionPolicy;
+use crate::eviction::{ChainPlace, EvictionPolicy};
 use crate::memory::slots::{Generation, Life, SlotId};
 use lanner_shared::error::Limit;
 use lanner_shared::extent::{ExtentHeader, value_offset};
@@ -341,8 +341,8 @@ impl Shard {
         self.slots.set_expires_seconds(slot, expires_seconds);
         self.note_expiry(slot, expires_seconds);
         match put.pin {
-            Pin::None => self.policy.inserted(&mut self.slots, slot, hash),
-            Pin::Soft => self.soft_pinned.inserted(&mut self.slots, slot, hash),
+            Pin::None => self.policy.inserted(&mut self.slots, slot, hash, ChainPlace::None),
+            Pin::Soft => self.soft_pinned.inserted(&mut self.slots, slot, hash, ChainPlace::None),
             Pin::Hard => self.hard_pinned.push_front(&mut self.slots, slot),
         }
         self.counters.content_bytes += self.header(slot).map_or(0, ExtentHeader::content_bytes);

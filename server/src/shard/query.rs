@@ -68,9 +68,10 @@ impl Shard {
 
     /// Notes an access for the order of eviction.
     pub(super) fn note_access(&mut self, slot: SlotId) {
+        let Some(hash) = self.hash(slot) else { return };
         match self.slots.pin(slot) {
-            Pin::None => self.policy.accessed(&mut self.slots, slot),
-            Pin::Soft => self.soft_pinned.accessed(&mut self.slots, slot),
+            Pin::None => self.policy.accessed(&mut self.slots, slot, hash),
+            Pin::Soft => self.soft_pinned.accessed(&mut self.slots, slot, hash),
             Pin::Hard => {}
         }
     }

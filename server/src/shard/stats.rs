@@ -3,6 +3,7 @@
 
 use super::Shard;
 use super::quarantine::Departure;
+use crate::eviction::adaptive::AdaptiveState;
 use crate::memory::extents::UNIT_BYTES;
 use crate::memory::slots::SlotId;
 use crate::radix::Radix;
@@ -99,6 +100,10 @@ pub struct ShardStats {
     pub free_runs: u64,
     /// Bytes of memory beside the segment: index, key filter, slots, ghosts, and the allocator's bits. Not the prefix index.
     pub index_bytes: u64,
+    /// Objects stored while their policy still remembered that it had evicted them.
+    pub ghost_hits: u64,
+    /// What an adaptive policy does and why; `None` under another.
+    pub adaptive: Option<AdaptiveState>,
     /// Bytes of the prefix index; 0 without one.
     pub prefix_index_bytes: u64,
     /// Bytes of the key filter, which are among the `index_bytes`.
@@ -182,6 +187,8 @@ impl Shard {
             largest_free_run_bytes: space.largest_run_units * UNIT_BYTES,
             free_runs: space.free_runs,
             index_bytes: self.bookkeeping_bytes(),
+            ghost_hits: self.policy.ghost_hits(),
+            adaptive: self.policy.adaptive_state(),
             prefix_index_bytes: self.radix.as_ref().map_or(0, Radix::bytes),
             filter_bytes: self.filter.bytes(),
             filter_capacity_keys: self.filter.capacity_keys(),

@@ -3,10 +3,12 @@
 //! the latencies, [`report`] prints them as a table or JSON, [`plot`] draws them, [`progress`] says how far a run has got.
 //!
 //! [`floor`] holds the limits themselves: what this machine could do if there were no store at all. [`latency`] and [`engram`] are the
-//! products' measurements, [`target`] the store that they measure.
+//! products' measurements, [`target`] the store that they measure. [`eviction`] measures no time: it replays traces on the server's orders of
+//! eviction.
 
 pub mod engram;
 pub mod environment;
+pub mod eviction;
 pub mod floor;
 pub mod histogram;
 pub mod latency;

@@ -94,6 +94,9 @@ fn screen(now: &Value, before: Option<&Value>) -> String {
         "reads/s",
         "puts/s",
         "evicted/s",
+        "ghosts/s",
+        "age out",
+        "order",
         "in/s",
         "out/s",
         "tcp",
@@ -154,11 +157,35 @@ fn row(shard: &Value, before: Option<&Value>, seconds: Option<f64>) -> Vec<Cell>
         counted(rate(&reads)),
         counted(rate(&|value| number(value, "puts") + number(value, "upserts"))),
         counted(rate(&evictions)),
+        counted(rate(&|value| number(value, "ghost_hits"))),
+        right(age_at_eviction(shard, before, &evictions)),
+        Cell::new(order(stats)),
         sized(rate(&|value| value["transport"]["received_bytes"].as_u64().unwrap_or(0))),
         sized(rate(&|value| value["transport"]["sent_bytes"].as_u64().unwrap_or(0))),
         right(shard["transport"]["tcp_connections"].to_string()),
         right(shard["transport"]["shm_lanes"].to_string()),
     ]
+}
+
+/// How long what was evicted since the look before had been stored, on average.
+fn age_at_eviction(shard: &Value, before: Option<&Value>, evictions: &dyn Fn(&Value) -> u64) -> String {
+    let tenths = |value: &Value| value["stats"]["age_at_eviction_tenths"].as_u64().unwrap_or(0);
+    let since = |count: &dyn Fn(&Value) -> u64| count(shard).saturating_sub(before.map_or(0, count));
+    match since(evictions) {
+        0 => "-".to_owned(),
+        evicted => humantime::format_duration(Duration::from_secs(since(&tenths) / 10 / evicted)).to_string(),
+    }
+}
+
+/// Which order of eviction an adaptive policy follows, with what each would hit of the uses that it watches.
+fn order(stats: &Value) -> String {
+    let Some(followed) = stats["adaptive"]["ranking"].as_str() else { return "fixed".to_owned() };
+    let rates = stats["adaptive"]["shadows"].as_array().into_iter().flatten().filter_map(|shadow| {
+        let (hits, misses) = (shadow["hits"].as_u64()?, shadow["misses"].as_u64()?);
+        let rate = hits as f64 * 100.0 / (hits + misses).max(1) as f64;
+        Some(format!("{} {rate:.0} %", shadow["ranking"].as_str()?))
+    });
+    format!("{followed} ({})", rates.collect::<Vec<_>>().join(", "))
 }
 
 /// Keys that were looked up, found or not.
@@ -194,11 +221,26 @@ mod tests {
     fn rates_are_those_between_two_looks() {
         let puts_per_second = |before: Option<Value>| {
             let words = words(&screen(&answer(3000, "b", 500), before.as_ref()));
-            // From the right: shm, tcp, out, in, evicted, puts. Rates of bytes have a unit.
+            // Rates of bytes have a unit.
             words.iter().any(|word| word == "250")
         };
         assert!(puts_per_second(Some(answer(1000, "b", 0))));
         assert!(!puts_per_second(Some(answer(1000, "a", 0))));
         assert!(!puts_per_second(None));
+    }
+
+    /// Shows which order of eviction is followed and how each would do, what left how old, and that a fixed policy says so.
+    #[test]
+    fn the_order_of_eviction_is_shown() {
+        let mut adaptive = answer(1000, "b", 0);
+        adaptive["shards"][0]["stats"]["adaptive"] = json!({
+            "ranking": "density",
+            "shadows": [{ "ranking": "density", "hits": 30, "misses": 70 }, { "ranking": "recency", "hits": 1, "misses": 9 }],
+        });
+        adaptive["shards"][0]["stats"]["evicted_ahead"] = json!(4);
+        adaptive["shards"][0]["stats"]["age_at_eviction_tenths"] = json!(4 * 900);
+        let text = screen(&adaptive, None);
+        assert!(text.contains("density (density 30 %, recency 10 %)") && text.contains("1m 30s"), "{text}");
+        assert!(screen(&answer(1000, "b", 0), None).contains("fixed"));
     }
 }

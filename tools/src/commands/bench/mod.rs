@@ -1,8 +1,10 @@
 //! `lanner bench`: the measurements, one file for each with its flags, and what they have in common.
 
 pub mod engram;
+pub mod eviction;
 pub mod floor;
 pub mod latency;
+pub mod make_trace;
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -24,6 +26,10 @@ pub enum BenchCommand {
     Latency(latency::LatencyArguments),
     /// Measure look-ups in Engram tables, each against its limit
     Engram(engram::EngramArguments),
+    /// Replay a trace on the server's orders of eviction and compare how often each hits
+    Eviction(eviction::EvictionArguments),
+    /// Make a trace of made-up traffic for `eviction`
+    MakeTrace(make_trace::MakeTraceArguments),
 }
 
 /// Flags that every measurement has.
@@ -52,6 +58,8 @@ pub fn run(command: &BenchCommand, url: &str, json: bool) -> Result<ExitStatus, 
         BenchCommand::Floor(arguments) => floor::run(arguments, json),
         BenchCommand::Latency(arguments) => latency::run(arguments, url, json),
         BenchCommand::Engram(arguments) => engram::run(arguments, url, json),
+        BenchCommand::Eviction(arguments) => eviction::run(arguments, json),
+        BenchCommand::MakeTrace(arguments) => make_trace::run(arguments, json),
     }
 }
 
