@@ -3,6 +3,7 @@
 //! Each core replaces its own entries about ten times a second; readers take whichever is there. No lock, one writer for
 //! each entry.
 
+use crate::eviction::adaptive::Decision;
 use crate::shard::{Shard, ShardStats};
 use crate::transport::stats::TransportStats;
 use arc_swap::ArcSwapOption;
@@ -55,9 +56,12 @@ impl Board {
         Board { tenants, entries }
     }
 
-    /// Replaces the report of a shard. To be called by its core only.
+    /// Replaces the report of a shard, and logs what it has decided since its last one. To be called by its core only.
     pub fn publish(&self, shard: ShardId, tenant: usize, report: ShardReport) {
         if let Some(entry) = self.entries.get(usize::from(shard.0) * self.tenants + tenant) {
+            for decision in new_decisions(entry.load().as_deref(), &report) {
+                tracing::info!("shard {}, tenant {tenant}: order of eviction {decision}", shard.0);
+            }
             entry.store(Some(Arc::new(report)));
         }
     }
@@ -78,5 +82,54 @@ impl Board {
     #[must_use]
     pub fn reports(&self) -> Vec<Arc<ShardReport>> {
         self.entries.iter().filter_map(ArcSwapOption::load_full).collect()
+    }
+}
+
+/// Decisions on the order of eviction that the report before didn't have; of very many at once only the last.
+fn new_decisions<'a>(before: Option<&ShardReport>, report: &'a ShardReport) -> &'a [Decision] {
+    let Some(adaptive) = &report.stats.adaptive else { return &[] };
+    let adaptive_before = before.and_then(|before| before.stats.adaptive.as_ref());
+    let new = adaptive.decisions_ever - adaptive_before.map_or(0, |before| before.decisions_ever);
+    let first = adaptive.decisions.len().saturating_sub(usize::try_from(new).unwrap_or(usize::MAX));
+    adaptive.decisions.get(first..).unwrap_or(&[])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::eviction::adaptive::{Adaptive, Ranking};
+
+    /// A report of a shard that has made so many decisions, of which it keeps the last three.
+    fn report(decisions_ever: u64) -> ShardReport {
+        let decision = |number| Decision {
+            at_ms: number,
+            from: Ranking::Density,
+            to: Ranking::Recency,
+            from_hits_per_mille: 100,
+            to_hits_per_mille: 200,
+            deviations: 9,
+        };
+        let mut adaptive = Adaptive::new(1, None).state();
+        adaptive.decisions_ever = decisions_ever;
+        adaptive.decisions = (decisions_ever.saturating_sub(3)..decisions_ever).map(decision).collect();
+        let mut stats = ShardStats::default();
+        stats.adaptive = Some(adaptive);
+        ShardReport { shard: 0, tenant: 0, at_ms: 0, stats, transport: TransportStats::default() }
+    }
+
+    /// Shows that each decision is new once, that those no longer kept are passed over, and that a fixed policy decides nothing.
+    #[test]
+    fn a_decision_is_new_once() {
+        let new = |before: Option<u64>, now: u64| {
+            let (before, now) = (before.map(report), report(now));
+            new_decisions(before.as_ref(), &now).iter().map(|decision| decision.at_ms).collect::<Vec<_>>()
+        };
+        assert!(new(None, 0).is_empty());
+        assert_eq!(new(None, 2), [0, 1]);
+        assert_eq!(new(Some(2), 3), [2]);
+        assert!(new(Some(3), 3).is_empty());
+        assert_eq!(new(Some(3), 9), [6, 7, 8]);
+        let fixed = ShardReport { stats: ShardStats::default(), ..report(0) };
+        assert!(new_decisions(None, &fixed).is_empty());
     }
 }

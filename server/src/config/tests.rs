@@ -44,7 +44,7 @@ fn defaults_are_those_of_the_contract() {
     assert_eq!(config.admin, Some("127.0.0.1:7412".parse().unwrap()));
     assert_eq!(config.memory_bytes, 1 << 30);
     assert_eq!(config.lease_ttl.as_secs(), 5);
-    assert_eq!(config.policy, PolicyKind::S3Fifo);
+    assert_eq!(config.policy, PolicyKind::Adaptive);
     assert_eq!(config.cores, (0..8).collect::<Vec<_>>());
     assert_eq!(config.tenants.len(), 1);
     assert_eq!(config.segment_bytes(&config.tenants[0]), 128 << 20);

@@ -1,8 +1,8 @@
 //! Objects in the order of their last use, by class: for each class a row of *spans* of time, each a doubly linked list
 //! through the slots. It has no memory for an object, and every call takes constant time but where it says otherwise.
 //!
-//! Used by the policies that rank by age. A span begins with the first use in a quarter of a second; as spans grow old,
-//! neighbours are joined, so that a span's length is at most an eighth of its age, and some hundred and fifty spans of a class
+//! Used by the policies that rank by age. A span begins with a use that no span is near enough to: nearer than a quarter of a second, or
+//! than an eighth of its age. As spans grow old, neighbours are joined to that length, so that some hundred and fifty spans of a class
 //! cover years. Joining two lists touches the slots at their ends and no other. That works because a slot doesn't know its
 //! span: only the links at the ends of a list lead to it, as numbers from [`FIRST_END`] on, which no slot has.
 //!
@@ -64,6 +64,8 @@ pub(super) struct Calendar {
     /// For each class its spans, newest first.
     rows: [VecDeque<u16>; USE_CLASSES],
     units: [u64; USE_CLASSES],
+    /// When the spans of each class were last joined.
+    joined_at: [PolicyTime; USE_CLASSES],
     len: u32,
 }
 
@@ -155,7 +157,17 @@ impl Calendar {
         alone
     }
 
-    /// Takes out a slot that hangs here, of the class under which it was added.
+    /// Counts an object that hangs here among another class. It stays in its span until it's taken out.
+    pub fn reclassify(&mut self, units: u32, from: u8, to: u8) {
+        if let Some(from) = self.units.get_mut(usize::from(from)) {
+            *from = from.saturating_sub(u64::from(units));
+        }
+        if let Some(to) = self.units.get_mut(usize::from(to)) {
+            *to += u64::from(units);
+        }
+    }
+
+    /// Takes out a slot that hangs here, of the class that it was added or reclassified to.
     pub fn remove(&mut self, slots: &mut Slots, slot: SlotId, class: u8) {
         let (previous, next) = (slots.previous(slot), slots.next(slot));
         match self.span_beyond(previous) {
@@ -179,24 +191,33 @@ impl Calendar {
         self.spans.get_mut(number as usize)
     }
 
-    /// The span that a use at `used` belongs to. Once in each quarter of a second it walks over the row.
+    /// The span that a use at `used` belongs to: one that is there, or else a new one. Before the first new span in a quarter of a second
+    /// it walks over the row.
     fn span_for(&mut self, slots: &mut Slots, class: u8, used: PolicyTime, now: PolicyTime) -> Option<u16> {
-        let row = self.rows.get(usize::from(class))?;
-        let start_of = |number: &u16| self.spans.get(usize::from(*number)).map(|span| span.start);
-        let newest = row.front().and_then(start_of);
-        if newest.is_none_or(|start| start < used) && used == now {
+        let (place, found) = self.span_at(class, used)?;
+        let is_near = |span: &Span| used.since(span.start) <= now.since(used) / LONGEST_SPAN_PART;
+        if let Some(span) = found.filter(is_near) {
+            return Some(span.number);
+        }
+        let joined_at = self.joined_at.get_mut(usize::from(class))?;
+        let place = if *joined_at == now {
+            place
+        } else {
+            *joined_at = now;
             self.join_old_spans(slots, class, now);
-            let number = self.make_span(class, used)?;
-            self.rows.get_mut(usize::from(class))?.push_front(number);
-            return Some(number);
-        }
-        let place = row.partition_point(|number| start_of(number).is_some_and(|start| start > used));
-        if let Some(number) = row.get(place).copied() {
-            return Some(number);
-        }
+            self.span_at(class, used)?.0
+        };
         let number = self.make_span(class, used)?;
-        self.rows.get_mut(usize::from(class))?.push_back(number);
+        self.rows.get_mut(usize::from(class))?.insert(place, number);
         Some(number)
+    }
+
+    /// The newest span of a class that doesn't begin after `used`, and where in the row it is or would be.
+    fn span_at(&self, class: u8, used: PolicyTime) -> Option<(usize, Option<Span>)> {
+        let row = self.rows.get(usize::from(class))?;
+        let span_of = |number: &u16| self.spans.get(usize::from(*number)).copied();
+        let place = row.partition_point(|number| span_of(number).is_some_and(|span| span.start > used));
+        Some((place, row.get(place).and_then(span_of)))
     }
 
     fn make_span(&mut self, class: u8, start: PolicyTime) -> Option<u16> {
@@ -228,7 +249,9 @@ impl Calendar {
             }
             let newer = kept.back().and_then(|number| self.spans.get(usize::from(*number))).copied();
             match newer {
-                Some(newer) if end_of_kept.0 - span.start.0 <= now.since(newer.start) / LONGEST_SPAN_PART => {
+                Some(newer)
+                    if end_of_kept.since(span.start) <= now.since(newer.start) / LONGEST_SPAN_PART =>
+                {
                     self.join(slots, newer, span);
                     kept.pop_back();
                     self.vacant.push(newer.number);

@@ -48,11 +48,11 @@ pub(super) fn has_children(slots: &Slots, slot: SlotId) -> bool {
 }
 
 /// Hangs a new block on its parent. Returns the parent if it was a leaf until now: it has to leave its queue.
-pub(super) fn attach(slots: &mut Slots, slot: SlotId, place: ChainPlace, used_at: u16) -> Option<SlotId> {
+pub(super) fn attach(slots: &mut Slots, slot: SlotId, place: ChainPlace) -> Option<SlotId> {
     let ChainPlace::Block { parent, .. } = place else { return None };
     let parent = parent.filter(|parent| *parent != slot && slots.life(*parent) == Life::Published);
     let parent_generation = parent.map_or(0, |parent| slots.generation(parent).0 as u16);
-    let kin = Kin { parent: parent.unwrap_or(Kin::NO_PARENT), children: 0, parent_generation, used_at };
+    let kin = Kin { parent: parent.unwrap_or(Kin::NO_PARENT), children: 0, parent_generation };
     slots.set_kin(slot, kin);
     let parent = parent?;
     let kin = slots.kin(parent);
@@ -75,17 +75,6 @@ pub(super) fn detach(slots: &mut Slots, slot: SlotId) -> Option<SlotId> {
     (children == 0).then_some(parent)
 }
 
-/// Notes the time of a block's use. Returns whether it's the first use in this span of time; always, for other objects.
-#[inline]
-pub(super) fn note_use(slots: &mut Slots, slot: SlotId, used_at: u16) -> bool {
-    let kin = slots.kin(slot);
-    if kin == Kin::NONE {
-        return true;
-    }
-    slots.set_kin(slot, Kin { used_at, ..kin });
-    kin.used_at != used_at
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,9 +95,9 @@ mod tests {
     fn parents_are_leaves_without_children() {
         let mut slots = Slots::new(10);
         let [root, one, two] = [(); 3].map(|()| published(&mut slots));
-        assert_eq!(attach(&mut slots, root, ChainPlace::Block { parent: None, depth: 0 }, 7), None);
-        assert_eq!(attach(&mut slots, one, under(root), 7), Some(root));
-        assert_eq!(attach(&mut slots, two, under(root), 7), None);
+        assert_eq!(attach(&mut slots, root, ChainPlace::Block { parent: None, depth: 0 }), None);
+        assert_eq!(attach(&mut slots, one, under(root)), Some(root));
+        assert_eq!(attach(&mut slots, two, under(root)), None);
         assert!(has_children(&slots, root) && !has_children(&slots, one));
         assert_eq!(detach(&mut slots, one), None);
         assert_eq!(detach(&mut slots, one), None, "taken off twice counts once");
@@ -121,25 +110,14 @@ mod tests {
     fn orphans_hang_on_nothing() {
         let mut slots = Slots::new(10);
         let [root, child] = [(); 2].map(|()| published(&mut slots));
-        attach(&mut slots, root, ChainPlace::Block { parent: None, depth: 0 }, 0);
-        attach(&mut slots, child, under(root), 0);
+        attach(&mut slots, root, ChainPlace::Block { parent: None, depth: 0 });
+        attach(&mut slots, child, under(root));
         slots.vacate(root);
         let other = published(&mut slots);
         assert_eq!(other, root);
         let grandchild = published(&mut slots);
-        attach(&mut slots, grandchild, under(other), 0);
+        attach(&mut slots, grandchild, under(other));
         assert_eq!(detach(&mut slots, child), None);
         assert!(has_children(&slots, other));
-    }
-
-    /// Shows that uses within a span of time count once, but for objects that are no blocks.
-    #[test]
-    fn uses_that_belong_together_are_told() {
-        let mut slots = Slots::new(10);
-        let [block, other] = [(); 2].map(|()| published(&mut slots));
-        attach(&mut slots, block, ChainPlace::Block { parent: None, depth: 0 }, 7);
-        assert!(!note_use(&mut slots, block, 7));
-        assert!(note_use(&mut slots, block, 8));
-        assert!(note_use(&mut slots, other, 7) && note_use(&mut slots, other, 7));
     }
 }

@@ -42,7 +42,7 @@ impl Lru {
             self.calendar.remove(slots, slot, CLASS);
         }
         if let Some(parent) = chain::detach(slots, slot).filter(|parent| !slots.is_set_aside(*parent)) {
-            let used = self.now.before(slots.kin(parent).used_at);
+            let used = self.now.last(slots.used_at(parent));
             self.push(slots, parent, used, SpanEnd::Back);
         }
     }
@@ -54,15 +54,16 @@ impl EvictionPolicy for Lru {
     }
 
     fn inserted(&mut self, slots: &mut Slots, slot: SlotId, _hash: KeyHash, place: ChainPlace) {
-        let parent = chain::attach(slots, slot, place, self.now.low());
+        let parent = chain::attach(slots, slot, place);
         if let Some(parent) = parent.filter(|parent| !slots.is_set_aside(*parent)) {
             self.calendar.remove(slots, parent, CLASS);
         }
+        slots.set_used_at(slot, self.now.low());
         self.push_as_used_now(slots, slot);
     }
 
     fn accessed(&mut self, slots: &mut Slots, slot: SlotId, _hash: KeyHash) {
-        chain::note_use(slots, slot, self.now.low());
+        slots.set_used_at(slot, self.now.low());
         if slots.is_set_aside(slot) {
             slots.set_frequency(slot, 1);
         } else if !chain::has_children(slots, slot) {

@@ -47,16 +47,20 @@ impl PolicyTime {
         u64::from(self.0) * 250
     }
 
-    /// The low half, which a block keeps of its last use.
+    /// The low fifteen bits, which a slot keeps of its object's last use.
     fn low(self) -> u16 {
-        self.0 as u16
+        self.0 as u16 & LOW_BITS
     }
 
-    /// The last time not after this of which `low` is the low half; what is older than four and a half hours seems younger.
-    fn before(self, low: u16) -> PolicyTime {
-        PolicyTime(self.0.saturating_sub(u32::from(self.low().wrapping_sub(low))))
+    /// The last time not after this of which these are the low bits; what is older than two hours and a quarter seems younger.
+    fn last(self, low: u16) -> PolicyTime {
+        let ago = self.low().wrapping_sub(low) & LOW_BITS;
+        PolicyTime(self.0.saturating_sub(u32::from(ago)))
     }
 }
+
+/// What [`PolicyTime::low`] gives.
+const LOW_BITS: u16 = u16::MAX >> 1;
 
 /// An order of eviction.
 pub trait EvictionPolicy {

@@ -119,7 +119,8 @@ impl EvictionPolicy for S3Fifo {
         let second = ghost.is_some_and(|ghost| u64::from(ghost.units_ago) <= self.ghost_memory_units);
         self.ghost_hits += u64::from(second);
         slots.set_in_second_queue(slot, second);
-        let parent = chain::attach(slots, slot, place, self.now.low());
+        let parent = chain::attach(slots, slot, place);
+        slots.set_used_at(slot, self.now.low());
         if let Some(parent) = parent.filter(|parent| !slots.is_set_aside(*parent)) {
             let units = u64::from(slots.units(parent));
             let part = self.part_of(slots, parent);
@@ -130,10 +131,13 @@ impl EvictionPolicy for S3Fifo {
     }
 
     fn accessed(&mut self, slots: &mut Slots, slot: SlotId, _hash: KeyHash) {
+        // A request comes to a block more than once: it asks for the chain and then reads it.
+        let is_again = chain::is_block(slots, slot) && slots.used_at(slot) == self.now.low();
         let frequency = slots.frequency(slot);
-        if chain::note_use(slots, slot, self.now.low()) && frequency < MAX_FREQUENCY {
+        if !is_again && frequency < MAX_FREQUENCY {
             slots.set_frequency(slot, frequency + 1);
         }
+        slots.set_used_at(slot, self.now.low());
     }
 
     fn removed(&mut self, slots: &mut Slots, slot: SlotId) {

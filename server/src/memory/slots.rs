@@ -13,8 +13,9 @@
 //! state: bits 0-1 life · 2-3 frequency · 4-5 pin · 6 second queue · 7 set aside
 //! ```
 //!
-//! When an object was published stands beside, in an array that only publication and eviction touch; so does what blocks of a
-//! chain need beside, in memory that is taken when the first block comes into a chunk.
+//! When an object was published stands beside, in an array that only publication and eviction touch, and when it was last used, in one so
+//! dense that a use that needs no more than it stays in the caches. So does what blocks of a chain need beside, in memory that is taken
+//! when the first block comes into a chunk.
 
 use super::extents::Extent;
 use lanner_shared::wire::put::Pin;
@@ -49,15 +50,13 @@ pub struct Kin {
     pub(crate) children: u32,
     /// The low half of the parent's generation, so that another object in the parent's slot isn't taken for it.
     pub(crate) parent_generation: u16,
-    /// When it was last used, in its policy's spans of time, wrapping.
-    pub(crate) used_at: u16,
 }
 
 impl Kin {
     /// The parent of a block that hangs on none that is here.
     pub(crate) const NO_PARENT: SlotId = SlotId(u32::MAX - 1);
     /// What an object has that is no block of a chain.
-    pub(crate) const NONE: Kin = Kin { parent: SlotId::NONE, children: 0, parent_generation: 0, used_at: 0 };
+    pub(crate) const NONE: Kin = Kin { parent: SlotId::NONE, children: 0, parent_generation: 0 };
 }
 
 /// Bytes that a block of a chain takes here more than another object.
@@ -116,8 +115,8 @@ const _: () = assert!(size_of::<Slot>() == SLOT_BYTES);
 /// Bytes of one slot.
 pub const SLOT_BYTES: usize = 32;
 
-/// Bytes that an object takes here: its slot and when it was published.
-pub const BYTES_PER_OBJECT: usize = SLOT_BYTES + size_of::<u32>();
+/// Bytes that an object takes here: its slot, when it was published and when it was last used.
+pub const BYTES_PER_OBJECT: usize = SLOT_BYTES + size_of::<u32>() + size_of::<u16>();
 
 const VACANT: Slot = Slot {
     extent_start: 0,
@@ -140,6 +139,8 @@ struct Chunk {
     slots: Box<[Slot]>,
     /// When each slot's object was published, in tenths of a second since the shard started.
     published_tenths: Box<[u32]>,
+    /// When each slot's object was last used, as its policy tells it.
+    used_at: Box<[u16]>,
     /// Empty until a block of a chain is among the objects.
     kin: Box<[Kin]>,
 }
@@ -348,6 +349,22 @@ impl Slots {
         }
     }
 
+    /// When the object was last used: the policy's to write and to read.
+    #[inline]
+    pub(crate) fn used_at(&self, id: SlotId) -> u16 {
+        let chunk = self.chunks.get((id.0 / CHUNK_SLOTS) as usize);
+        let used_at = chunk.and_then(|chunk| chunk.used_at.get((id.0 % CHUNK_SLOTS) as usize));
+        used_at.copied().unwrap_or(0)
+    }
+
+    #[inline]
+    pub(crate) fn set_used_at(&mut self, id: SlotId, used_at: u16) {
+        let chunk = self.chunks.get_mut((id.0 / CHUNK_SLOTS) as usize);
+        if let Some(place) = chunk.and_then(|chunk| chunk.used_at.get_mut((id.0 % CHUNK_SLOTS) as usize)) {
+            *place = used_at;
+        }
+    }
+
     /// How many uses are known of the object, on a scale of [`USE_CLASSES`] steps: the frequency's bits and that of the second
     /// queue, for a policy that has no queues in that sense.
     #[inline]
@@ -438,6 +455,7 @@ impl Slots {
             self.chunks.push(Chunk {
                 slots: vec![VACANT; CHUNK_SLOTS as usize].into_boxed_slice(),
                 published_tenths: vec![0; CHUNK_SLOTS as usize].into_boxed_slice(),
+                used_at: vec![0; CHUNK_SLOTS as usize].into_boxed_slice(),
                 kin: Box::default(),
             });
         }
@@ -495,7 +513,7 @@ mod tests {
     fn slots_are_reused_under_a_new_generation() {
         let mut slots = Slots::new(3 * CHUNK_SLOTS);
         let ids: Vec<_> = (0..2 * CHUNK_SLOTS + 1).map(|_| slots.occupy(EXTENT).unwrap()).collect();
-        assert_eq!(slots.bytes(), 3 * 4096 * 36);
+        assert_eq!(slots.bytes(), 3 * 4096 * 38);
         let before = slots.generation(ids[3]);
         slots.set_pin(ids[3], Pin::Hard);
         slots.vacate(ids[3]);
@@ -539,7 +557,8 @@ mod tests {
         let mut slots = Slots::new(2 * CHUNK_SLOTS);
         let ids: Vec<_> = (0..CHUNK_SLOTS + 1).map(|_| slots.occupy(EXTENT).unwrap()).collect();
         let before = slots.bytes();
-        let kin = Kin { parent: ids[1], children: 3, parent_generation: 4, used_at: 5 };
+        let kin = Kin { parent: ids[1], children: 3, parent_generation: 4 };
+        slots.set_used_at(ids[2], 5);
         slots.set_kin(ids[2], kin);
         assert_eq!(slots.bytes() - before, u64::from(CHUNK_SLOTS) * 12);
         assert_eq!((slots.kin(ids[2]), slots.kin(ids[1])), (kin, Kin::NONE));
@@ -547,6 +566,7 @@ mod tests {
         for class in 0..USE_CLASSES as u8 {
             slots.set_use_class(ids[2], class);
             assert_eq!((slots.use_class(ids[2]), slots.pin(ids[2])), (class, Pin::Hard));
+            assert_eq!((slots.used_at(ids[2]), slots.used_at(ids[1])), (5, 0));
         }
         slots.vacate(ids[2]);
         assert_eq!(slots.occupy(EXTENT), Some(ids[2]));

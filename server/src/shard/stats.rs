@@ -250,6 +250,7 @@ impl Shard {
 mod tests {
     use super::super::ShardConfig;
     use super::super::test_support::{TestShard, at, put_request};
+    use crate::eviction::PolicyKind;
     use crate::memory::MAX_METADATA_BYTES;
     use lanner_shared::wire::put::PutRequest;
 
@@ -286,6 +287,29 @@ mod tests {
         assert_eq!(content(&mut shard), 20);
         assert!(shard.get(at(3_000), b"mortal").is_none());
         assert_eq!(content(&mut shard), 10);
+    }
+
+    /// Shows that the default order of eviction learns from what a shard is asked: uses of sampled keys come to all shadows, what comes back
+    /// is noticed, and that a fixed order has nothing to say.
+    #[test]
+    fn the_order_of_eviction_says_what_it_sees() {
+        let mut shard = TestShard::new(8192 + 64 * 1024, ShardConfig::default());
+        for number in 0..2_000u32 {
+            let now = at(u64::from(number) * 300);
+            shard.tick(now);
+            let key = (number % 100).to_le_bytes();
+            if shard.get(now, &key).is_none() {
+                shard.put(now, &key, &[1; 900]).unwrap();
+            }
+        }
+        let stats = shard.stats(at(700_000));
+        let adaptive = stats.adaptive.unwrap();
+        let watched = adaptive.shadows.map(|shadow| shadow.hits + shadow.misses);
+        assert!(watched[0] > 500 && watched[0] < 1_500, "{watched:?} of 2,000 uses, of half of the keys");
+        assert_eq!(watched, [watched[0]; 3]);
+        assert!(stats.ghost_hits > 200, "{} came back", stats.ghost_hits);
+        let config = ShardConfig { policy: PolicyKind::Lru, ..ShardConfig::default() };
+        assert_eq!(TestShard::new(1 << 20, config).stats(at(0)).adaptive, None);
     }
 
     /// Shows the cost of an object beside its key and value, with a million of them: the extents' headers and padding for

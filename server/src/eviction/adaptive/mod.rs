@@ -5,9 +5,12 @@
 //! ([`density`], learned on a sample of the keys by the [`teacher`]), the least recently used, or what was used once before what
 //! was used again. Each has a shadow on the sample, and the [`referee`] follows the one that does best on this very traffic.
 //!
+//! A use writes to the object's slot and no other: an object that was used is put where it belongs only when it would leave.
+//!
 //! What always holds: a use costs constant time, of which the sampled part is bounded per second; memory beside slots and ghosts is
-//! bounded. Each change of mind is a [`Decision`] that says why. Absent on purpose: sizes. Density is by object, not by byte:
-//! chains consist of blocks of a size.
+//! bounded. Each change of mind is a [`Decision`] that says why. Absent on purpose: sizes (density is by object, not by byte:
+//! chains consist of blocks of a size), and a say in admission, the length of leases and watermarks: an object that isn't worth its
+//! place is the next to leave anyway, and nothing that is measured here says that other leases or watermarks would serve better.
 
 mod density;
 mod ranking;
@@ -20,7 +23,7 @@ use serde::Serialize;
 use super::calendar::SpanEnd;
 use super::chain::{self, ChainPlace};
 use super::ghosts::Ghosts;
-use super::{EvictionPolicy, PolicyTime};
+use super::{EvictionPolicy, LOW_BITS, PolicyTime};
 use crate::memory::slots::{SlotId, Slots};
 use density::Density;
 use lanner_shared::key::KeyHash;
@@ -29,6 +32,12 @@ use ranking::Shelf;
 use referee::Referee;
 pub use referee::{Decision, ShadowStats};
 use teacher::Teacher;
+
+/// In a slot's time of last use: it was used since it was put onto the shelf, where it's put anew only when it's looked at. So a use
+/// touches nothing but the object's own slot.
+const USED_SINCE: u16 = 1 << 15;
+
+const _: () = assert!(USED_SINCE & LOW_BITS == 0);
 
 /// How often densities are worked out anew, in quarters of a second.
 const CONCLUDED_EVERY: u32 = 4;
@@ -108,14 +117,14 @@ impl Adaptive {
         }
     }
 
-    fn push(&mut self, slots: &mut Slots, slot: SlotId, used: PolicyTime, end: SpanEnd) {
-        self.shelf.push(slots, slot, (used, self.now), end, &self.density);
-    }
-
-    fn push_as_used_now(&mut self, slots: &mut Slots, slot: SlotId) {
-        // A request uses its blocks from the first to the deepest, so the later of a tie is the deeper one.
+    /// Puts an object onto the shelf where its class and last use belong.
+    fn file(&mut self, slots: &mut Slots, slot: SlotId) {
+        // A request uses its blocks from the first to the deepest, so the later of a tie is the deeper one. A parent that becomes a leaf is
+        // next of those of its time, so that a chain that is being given up goes whole before another begins to.
         let end = if chain::is_block(slots, slot) { SpanEnd::Back } else { SpanEnd::Front };
-        self.push(slots, slot, self.now, end);
+        let used_at = slots.used_at(slot) & !USED_SINCE;
+        slots.set_used_at(slot, used_at);
+        self.shelf.push(slots, slot, (self.now.last(used_at), self.now), end, &self.density);
     }
 
     fn teach(&mut self, slots: &Slots, slot: SlotId, hash: KeyHash) {
@@ -134,9 +143,7 @@ impl Adaptive {
         }
         if let Some(parent) = chain::detach(slots, slot).filter(|parent| !slots.is_set_aside(*parent)) {
             self.inner_blocks -= 1;
-            let used = self.now.before(slots.kin(parent).used_at);
-            // Next of those of its time, so that a chain that is being given up goes whole before another begins to.
-            self.push(slots, parent, used, SpanEnd::Back);
+            self.file(slots, parent);
         }
     }
 }
@@ -159,26 +166,28 @@ impl EvictionPolicy for Adaptive {
         let ghost = self.ghosts.take(hash);
         self.ghost_hits += u64::from(ghost.is_some());
         slots.set_use_class(slot, ghost.map_or(0, |ghost| uses::after_use(ghost.class, self.now)));
-        let parent = chain::attach(slots, slot, place, self.now.low());
+        let parent = chain::attach(slots, slot, place);
         if let Some(parent) = parent.filter(|parent| !slots.is_set_aside(*parent)) {
             self.shelf.remove(slots, parent);
             self.inner_blocks += 1;
         }
-        self.push_as_used_now(slots, slot);
+        slots.set_used_at(slot, self.now.low());
+        self.file(slots, slot);
         self.teach(slots, slot, hash);
     }
 
     fn accessed(&mut self, slots: &mut Slots, slot: SlotId, hash: KeyHash) {
-        if !chain::note_use(slots, slot, self.now.low()) {
+        // Uses within a quarter of a second belong together: a request asks for a chain and then reads it. And what is used all the
+        // time costs no more than this.
+        if slots.used_at(slot) & !USED_SINCE == self.now.low() {
             return;
         }
-        let on_shelf = !slots.is_set_aside(slot) && !chain::has_children(slots, slot);
-        if on_shelf {
-            self.shelf.remove(slots, slot);
-        }
-        slots.set_use_class(slot, uses::after_use(slots.use_class(slot), self.now));
-        if on_shelf {
-            self.push_as_used_now(slots, slot);
+        slots.set_used_at(slot, self.now.low() | USED_SINCE);
+        let class = uses::after_use(slots.use_class(slot), self.now);
+        if slots.is_set_aside(slot) || chain::has_children(slots, slot) {
+            slots.set_use_class(slot, class);
+        } else {
+            self.shelf.set_class(slots, slot, class);
         }
         self.teach(slots, slot, hash);
     }
@@ -194,8 +203,17 @@ impl EvictionPolicy for Adaptive {
         self.ghosts.add(hash, class);
     }
 
-    fn next_candidate(&mut self, _slots: &mut Slots, _tries: &mut u32) -> Option<SlotId> {
-        self.shelf.next(self.referee.current(), &self.density, self.now)
+    fn next_candidate(&mut self, slots: &mut Slots, tries: &mut u32) -> Option<SlotId> {
+        while *tries > 0 {
+            let slot = self.shelf.next(self.referee.current(), &self.density, self.now)?;
+            if slots.used_at(slot) & USED_SINCE == 0 {
+                return Some(slot);
+            }
+            self.shelf.remove(slots, slot);
+            self.file(slots, slot);
+            *tries -= 1;
+        }
+        None
     }
 
     fn set_aside(&mut self, slots: &mut Slots, slot: SlotId) {
@@ -208,9 +226,7 @@ impl EvictionPolicy for Adaptive {
         if chain::has_children(slots, slot) {
             self.inner_blocks += 1;
         } else {
-            // Its lease was from its last use on, and a lease is short against what ages tell apart.
-            let end = if chain::is_block(slots, slot) { SpanEnd::Back } else { SpanEnd::Front };
-            self.push(slots, slot, self.now, end);
+            self.file(slots, slot);
         }
     }
 

@@ -95,6 +95,12 @@ impl Shelf {
         }
     }
 
+    /// Gives an object another class. It stays where it is until it's taken out and added again.
+    pub fn set_class(&mut self, slots: &mut Slots, slot: SlotId, class: u8) {
+        self.calendar.reclassify(slots.units(slot), slots.use_class(slot), class);
+        slots.set_use_class(slot, class);
+    }
+
     /// Takes an object out.
     pub fn remove(&mut self, slots: &mut Slots, slot: SlotId) {
         self.calendar.remove(slots, slot, slots.use_class(slot));
