@@ -112,6 +112,12 @@ impl Ranges for Rows<'_> {
     fn iter(&self) -> impl Iterator<Item = Range> {
         self.0.iter().flat_map(LayerRows::iter)
     }
+
+    #[inline]
+    fn common_length(&self) -> Option<u64> {
+        let (first, rest) = self.0.split_first()?;
+        rest.iter().all(|layer| layer.row_bytes == first.row_bytes).then_some(first.row_bytes)
+    }
 }
 
 impl LayerRows<'_> {

@@ -1,18 +1,34 @@
 //! The copy loop of a snapshot read over shared memory. No system call, no allocation, no look-up.
 //!
-//! Rows of large tables are in no cache, and a copy waits for memory; so the rows to come are prefetched while one is copied.
-//! For tables that fit the caches the prefetch costs more than it brings, and isn't done.
+//! Rows are in no cache near the core, and a copy would wait for each; so of some rows the places are worked out and
+//! prefetched, and then all of these are copied.
 
-use super::ranges::{Range, Ranges};
+use super::ranges::Ranges;
 use super::{Entry, Source};
 use crate::mapping::Mapping;
 
-/// Rows that are prefetched ahead of the one that's copied. With 5 cache lines a row this keeps some 40 lines under way, more
-/// than the line-fill buffers of any core of today, and what was prefetched is used before it's displaced.
-const AHEAD: usize = 8;
+/// Rows that are prefetched before they are copied. At 5 cache lines a row that's more than any core's line-fill buffers
+/// hold, and few enough to be still there when their turn comes. Measured with tables of 1.6 MB: 16 rows take 0.99 us a look-up,
+/// 8 take 1.10, 24 take 1.00.
+const ROWS_AT_ONCE: usize = 16;
+
 /// Of a longer range only the start is prefetched; the processor's own prefetcher follows a long copy by itself.
 const PREFETCHED_BYTES: u64 = 512;
 const LINE_BYTES: u64 = 64;
+
+/// Where a row lies, and where it goes.
+#[derive(Clone, Copy)]
+struct Row<'a> {
+    /// `None` for one that can't be read from here.
+    mapping: Option<&'a Mapping>,
+    source: u64,
+    length: u64,
+    destination: u64,
+}
+
+impl Row<'_> {
+    const NONE: Self = Row { mapping: None, source: 0, length: 0, destination: 0 };
+}
 
 /// Copies all `ranges` of objects that lie in `mapping` into `target`. All bounds were checked by [`super::ranges::check`], and
 /// the entries' by [`super::Snapshot`] when it was made.
@@ -22,9 +38,8 @@ pub(super) fn gather<R: Ranges + ?Sized>(
     entries: &[Entry],
     mapping: &Mapping,
     target: &mut [u8],
-    prefetches: bool,
 ) {
-    copy_all(ranges, entries, |_| Some(mapping), target, prefetches);
+    copy_all(ranges, entries, |_| Some(mapping), target);
 }
 
 /// The same where the objects lie in several segments. Those that can't be read from here are left out.
@@ -33,62 +48,70 @@ pub(super) fn gather_from_many<R: Ranges + ?Sized>(
     entries: &[Entry],
     sources: &[Source],
     target: &mut [u8],
-    prefetches: bool,
 ) {
-    copy_all(
-        ranges,
-        entries,
-        |entry| sources[usize::from(entry.source)].mapping.as_deref(),
-        target,
-        prefetches,
-    );
+    copy_all(ranges, entries, |entry| sources[usize::from(entry.source)].mapping.as_deref(), target);
 }
 
+/// Chooses the loop. Where all ranges have one of the lengths that rows of Engram tables have, the loop knows it: then a copy is
+/// a straight line of loads and stores, and neither a length nor a choice by it is carried along.
 #[inline]
 fn copy_all<'a, R: Ranges + ?Sized>(
     ranges: &R,
     entries: &[Entry],
     mapping_of: impl Fn(&Entry) -> Option<&'a Mapping>,
     target: &mut [u8],
-    prefetches: bool,
 ) {
-    let locate = |range: &Range| {
-        let entry = &entries[range.key as usize];
-        mapping_of(entry).map(|mapping| (mapping, entry.value_offset + range.source_offset))
-    };
-    let copy = |range: Range, target: &mut [u8]| {
-        if let Some((mapping, source)) = locate(&range) {
-            let start = range.destination_offset as usize;
-            mapping.read(source, &mut target[start..start + range.length as usize]);
-        }
-    };
-    if !prefetches {
-        // Not a `for` loop: a chain of iterators is quicker when it's driven from within.
-        ranges.iter().for_each(|range| copy(range, target));
-        return;
+    match ranges.common_length() {
+        Some(64) => copy_each(ranges, entries, mapping_of, target, |_| 64),
+        Some(128) => copy_each(ranges, entries, mapping_of, target, |_| 128),
+        Some(256) => copy_each(ranges, entries, mapping_of, target, |_| 256),
+        Some(264) => copy_each(ranges, entries, mapping_of, target, |_| 264),
+        Some(512) => copy_each(ranges, entries, mapping_of, target, |_| 512),
+        _ => copy_each(ranges, entries, mapping_of, target, |length| *length),
     }
-    // Runs ahead of the copies, which is why there are two walks over the ranges.
-    let mut ahead = ranges.iter();
-    let mut prefetch_next = || {
-        if let Some(range) = ahead.next()
-            && let Some((mapping, source)) = locate(&range)
-        {
-            prefetch(mapping, source, range.length);
-        }
-    };
-    (0..AHEAD).for_each(|_| prefetch_next());
-    ranges.iter().for_each(|range| {
-        prefetch_next();
-        copy(range, target);
-    });
 }
 
 #[inline]
+fn copy_each<'a, R: Ranges + ?Sized>(
+    ranges: &R,
+    entries: &[Entry],
+    mapping_of: impl Fn(&Entry) -> Option<&'a Mapping>,
+    target: &mut [u8],
+    length_of: impl Fn(&u64) -> u64,
+) {
+    let mut rows: [Row<'_>; ROWS_AT_ONCE] = [const { Row::NONE }; ROWS_AT_ONCE];
+    let mut waiting = 0;
+    let copy = |rows: &[Row<'_>], target: &mut [u8]| {
+        for row in rows {
+            let (start, length) = (row.destination as usize, length_of(&row.length) as usize);
+            if let Some(mapping) = row.mapping {
+                mapping.read(row.source, &mut target[start..start + length]);
+            }
+        }
+    };
+    ranges.iter().for_each(|range| {
+        let entry = &entries[range.key as usize];
+        let source = entry.value_offset + range.source_offset;
+        let mapping = mapping_of(entry);
+        if let Some(mapping) = mapping {
+            prefetch(mapping, source, length_of(&range.length));
+        }
+        rows[waiting] = Row { mapping, source, length: range.length, destination: range.destination_offset };
+        waiting += 1;
+        if waiting == ROWS_AT_ONCE {
+            copy(&rows, target);
+            waiting = 0;
+        }
+    });
+    copy(&rows[..waiting], target);
+}
+
+/// Of a row that doesn't start with a line the last one may be left out. The number of lines depends on the length alone, so that
+/// for a known length there is no loop.
+#[inline(always)]
 fn prefetch(mapping: &Mapping, source: u64, length: u64) {
-    let mut offset = source & !(LINE_BYTES - 1);
-    while offset < source + length.min(PREFETCHED_BYTES) {
-        prefetch_line(mapping.address(offset));
-        offset += LINE_BYTES;
+    for line in 0..length.min(PREFETCHED_BYTES).div_ceil(LINE_BYTES) {
+        prefetch_line(mapping.address(source + line * LINE_BYTES));
     }
 }
 

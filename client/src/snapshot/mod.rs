@@ -21,9 +21,6 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Objects of fewer bytes than this, all together, are taken to stay in a cache near the core.
-const CACHED_BYTES: u64 = 4 << 20;
-
 /// How fresh what a read returns must be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Freshness {
@@ -43,8 +40,6 @@ pub struct Snapshot {
     pub(crate) sources: SmallVec<[Source; 4]>,
     pub(crate) epochs: Vec<Epoch>,
     term: LeaseTerm,
-    /// The values are too large to be in a cache.
-    prefetches: bool,
 }
 
 /// Where an object's value lies.
@@ -112,7 +107,6 @@ impl Snapshot {
             sources: SmallVec::new(),
             epochs: Vec::new(),
             term: LeaseTerm { deadline: Instant::NEVER, refresh_at: Instant::NEVER },
-            prefetches: false,
         };
         let made = Clock.now();
         for (index, descriptor) in answers.found.iter().enumerate() {
@@ -131,8 +125,6 @@ impl Snapshot {
         }
         snapshot.epochs.sort_unstable();
         snapshot.epochs.dedup();
-        let bytes: u64 = snapshot.entries.iter().map(|entry| entry.value_bytes).sum();
-        snapshot.prefetches = bytes > CACHED_BYTES;
         Ok(snapshot)
     }
 
@@ -240,9 +232,9 @@ impl Snapshot {
         }
         match self.sources.as_slice() {
             [Source { mapping: Some(mapping), .. }] => {
-                gather::gather(ranges, &self.entries, mapping, target, self.prefetches);
+                gather::gather(ranges, &self.entries, mapping, target);
             }
-            _ => gather::gather_from_many(ranges, &self.entries, &self.sources, target, self.prefetches),
+            _ => gather::gather_from_many(ranges, &self.entries, &self.sources, target),
         }
         self.check_lease()
     }
