@@ -178,7 +178,7 @@ impl<K: AsRef<[u8]>, const REMOVES: bool> Outcome<Vec<bool>> for KeysCall<'_, K,
     }
 }
 
-impl Outcome<()> for ReadCall<'_, [Range]> {
+impl Outcome<()> for ReadCall<'_> {
     fn outcome(self: Box<Self>) {}
 }
 

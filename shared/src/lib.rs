@@ -8,6 +8,7 @@
 //! | [`filter`] | the layout of a shard's Bloom filter, its reader and its writer |
 //! | [`epoch`] | the words that tell a reader that a group of keys has changed |
 //! | [`wire`] | the frames, one file for each message |
+//! | [`prefetch`] | asking for bytes before they are read |
 //! | [`shm`] | the layouts in shared memory: segment page, rings, staging buffer |
 //! | [`auth`] | the challenge that a tenant's token answers |
 //! | [`error`] | every error, with a stable code and its cure |
@@ -22,6 +23,7 @@ pub mod extent;
 pub mod filter;
 pub mod key;
 pub mod lease;
+pub mod prefetch;
 pub mod shm;
 mod sync;
 pub mod time;

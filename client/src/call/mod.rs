@@ -12,6 +12,7 @@ pub(crate) mod longest_prefix;
 pub(crate) mod put;
 pub(crate) mod read;
 pub(crate) mod read_ranges;
+pub(crate) mod scatter;
 
 use crate::client::ClientInner;
 use crate::connection::{Broken, Connection, Receiver};

@@ -1,16 +1,16 @@
 //! Snapshot reads over TCP: ranges by descriptor, one frame out and one back for each shard.
 
+use super::scatter::{Runs, Scatter};
 use super::{Call, Exchange, Request, drive, keys::in_batch};
 use crate::client::ClientInner;
-use crate::connection::Receiver;
-use crate::lane::Lane;
-use crate::snapshot::ranges::Ranges;
-use crate::snapshot::{Freshness, Snapshot};
-use lanner_shared::wire::header::Header;
+use crate::lane::{Lane, Route};
+use crate::snapshot::ranges::{Range, Ranges};
+use crate::snapshot::{Entry, Freshness, Snapshot};
 use lanner_shared::wire::read::{EpochCheck, ReadBody, SegmentRange};
 use lanner_shared::wire::{MAX_BATCH, MAX_BODY_BYTES, Opcode, body};
 use lanner_shared::{Error, Result};
 use std::task::Poll;
+use zerocopy::IntoBytes;
 
 /// Room for the epoch checks of a frame: there are no more words than these on a shard.
 const CHECKS_BYTES: usize = lanner_shared::epoch::EPOCH_SLOTS * size_of::<EpochCheck>();
@@ -21,9 +21,8 @@ const MAX_RANGES: usize = {
 };
 
 /// Ranges of a snapshot under way.
-pub(crate) struct ReadCall<'a, R: ?Sized> {
+pub(crate) struct ReadCall<'a> {
     snapshot: &'a Snapshot,
-    ranges: &'a R,
     target: &'a mut [u8],
     freshness: Freshness,
     parts: Vec<Part>,
@@ -33,49 +32,67 @@ pub(crate) struct ReadCall<'a, R: ?Sized> {
 struct Part {
     exchange: Exchange,
     source: u16,
+    /// Their places among the caller's.
     indices: Vec<u32>,
-    cursor: Cursor,
+    /// The same as they travel.
+    wire: Vec<SegmentRange>,
+    runs: Runs,
 }
 
-/// How far a reply's payload has been scattered.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Cursor {
-    /// Place among the part's ranges.
-    at: usize,
-    /// Bytes of that range that have come.
-    done: u64,
-}
-
-impl<'a, R: Ranges + ?Sized> ReadCall<'a, R> {
-    /// A read of those of the `ranges`, which were checked, whose objects lie in no mapped segment.
-    pub fn new(
-        snapshot: &'a Snapshot,
-        ranges: &'a R,
-        target: &'a mut [u8],
-        freshness: Freshness,
-    ) -> ReadCall<'a, R> {
-        let mut parts: Vec<Part> = Vec::with_capacity(snapshot.sources.len());
-        for index in 0..ranges.count() {
-            let source = snapshot.entries[ranges.range(index).key as usize].source;
-            let details = &snapshot.sources[usize::from(source)];
-            if details.mapping.is_some() {
-                continue;
-            }
-            match parts.iter_mut().rev().find(|part| part.source == source) {
-                Some(part) if part.indices.len() < MAX_RANGES => part.indices.push(index as u32),
-                _ => parts.push(Part {
-                    exchange: Exchange::new(details.route),
-                    source,
-                    indices: vec![index as u32],
-                    cursor: Cursor::default(),
-                }),
-            }
+impl Part {
+    fn new(source: u16, route: Route, ranges: usize) -> Part {
+        Part {
+            exchange: Exchange::new(route),
+            source,
+            indices: Vec::with_capacity(ranges),
+            wire: Vec::with_capacity(ranges),
+            runs: Runs::default(),
         }
-        ReadCall { snapshot, ranges, target, freshness, parts }
+    }
+
+    #[inline]
+    fn push(&mut self, index: usize, range: &Range, entry: &Entry) {
+        self.indices.push(index as u32);
+        self.wire.push(SegmentRange {
+            slot: entry.slot.into(),
+            generation: entry.generation.into(),
+            segment_offset: (entry.value_offset + range.source_offset).into(),
+            length: range.length.into(),
+        });
+        self.runs.push(range);
     }
 }
 
-impl<R: Ranges + ?Sized> Call for ReadCall<'_, R> {
+impl<'a> ReadCall<'a> {
+    /// A read of those of the `ranges`, which were checked, whose objects lie in no mapped segment.
+    pub fn new(
+        snapshot: &'a Snapshot,
+        ranges: &(impl Ranges + ?Sized),
+        target: &'a mut [u8],
+        freshness: Freshness,
+    ) -> ReadCall<'a> {
+        let mut parts: Vec<Part> = Vec::with_capacity(snapshot.sources.len());
+        let expected = ranges.count().div_ceil(snapshot.sources.len().max(1)).min(MAX_RANGES);
+        for (index, range) in ranges.iter().enumerate() {
+            let entry = &snapshot.entries[range.key as usize];
+            let details = &snapshot.sources[usize::from(entry.source)];
+            if details.mapping.is_some() {
+                continue;
+            }
+            match parts.iter_mut().rev().find(|part| part.source == entry.source) {
+                Some(part) if part.indices.len() < MAX_RANGES => part.push(index, &range, entry),
+                _ => {
+                    let mut part = Part::new(entry.source, details.route, expected);
+                    part.push(index, &range, entry);
+                    parts.push(part);
+                }
+            }
+        }
+        ReadCall { snapshot, target, freshness, parts }
+    }
+}
+
+impl Call for ReadCall<'_> {
     fn poll(&mut self, lane: &mut Lane, client: &ClientInner) -> Poll<Result<()>> {
         let mut is_done = true;
         for part in &mut self.parts {
@@ -91,17 +108,11 @@ impl<R: Ranges + ?Sized> Call for ReadCall<'_, R> {
             }
             let request = ReadRequest {
                 snapshot: self.snapshot,
-                ranges: self.ranges,
                 source: part.source,
-                indices: &part.indices,
+                wire: &part.wire,
                 freshness: self.freshness,
             };
-            let mut receiver = Scatter {
-                ranges: self.ranges,
-                indices: &part.indices,
-                target: self.target,
-                cursor: &mut part.cursor,
-            };
+            let mut receiver = Scatter { runs: &mut part.runs, target: self.target };
             match drive(&mut part.exchange, lane, client, &request, &mut receiver) {
                 Poll::Pending => is_done = false,
                 Poll::Ready(Ok(())) => {}
@@ -116,38 +127,27 @@ impl<R: Ranges + ?Sized> Call for ReadCall<'_, R> {
     }
 }
 
-struct ReadRequest<'a, R: ?Sized> {
+struct ReadRequest<'a> {
     snapshot: &'a Snapshot,
-    ranges: &'a R,
     source: u16,
-    indices: &'a [u32],
+    wire: &'a [SegmentRange],
     freshness: Freshness,
 }
 
-impl<R: Ranges + ?Sized> Request for ReadRequest<'_, R> {
+impl Request for ReadRequest<'_> {
     fn opcode(&self) -> Opcode {
         Opcode::Read
     }
 
     fn count(&self) -> u16 {
-        self.indices.len() as u16
+        self.wire.len() as u16
     }
 
     fn encode(&self, frame: &mut Vec<u8>) {
         let epochs = self.snapshot.epochs.iter().filter(|epoch| epoch.source == self.source);
         let checks = if self.freshness == Freshness::Checked { epochs.clone().count() } else { 0 };
         body::append(frame, &ReadBody { epoch_checks: (checks as u32).into(), reserved: 0.into() });
-        for index in self.indices {
-            let range = self.ranges.range(*index as usize);
-            let entry = &self.snapshot.entries[range.key as usize];
-            let wire = SegmentRange {
-                slot: entry.slot.into(),
-                generation: entry.generation.into(),
-                segment_offset: (entry.value_offset + range.source_offset).into(),
-                length: range.length.into(),
-            };
-            body::append(frame, &wire);
-        }
+        frame.extend_from_slice(self.wire.as_bytes());
         for epoch in epochs.take(checks) {
             let check = EpochCheck {
                 epoch_slot: epoch.epoch_slot.into(),
@@ -156,58 +156,5 @@ impl<R: Ranges + ?Sized> Request for ReadRequest<'_, R> {
             };
             body::append(frame, &check);
         }
-    }
-}
-
-/// Puts the ranges of a payload to their places.
-pub(crate) struct Scatter<'a, R: ?Sized> {
-    pub ranges: &'a R,
-    /// The ranges that the payload consists of, in its order.
-    pub indices: &'a [u32],
-    pub target: &'a mut [u8],
-    pub cursor: &'a mut Cursor,
-}
-
-impl<R: Ranges + ?Sized> Receiver for Scatter<'_, R> {
-    fn reply(&mut self, _header: &Header, body: &[u8]) -> Result<()> {
-        *self.cursor = Cursor::default();
-        body::BodyReader::new(body).end()
-    }
-
-    #[inline]
-    fn destination(&mut self) -> &mut [u8] {
-        let Some((start, mut end)) = self.next_range() else { return &mut [] };
-        // Ranges that follow each other in the destination too are taken in together.
-        for index in &self.indices[self.cursor.at + 1..] {
-            let range = self.ranges.range(*index as usize);
-            if range.destination_offset != end {
-                break;
-            }
-            end += range.length;
-        }
-        self.target.get_mut(start as usize..end as usize).unwrap_or_default()
-    }
-
-    #[inline]
-    fn advance(&mut self, bytes: usize) {
-        self.cursor.done += bytes as u64;
-        while let Some(index) = self.indices.get(self.cursor.at) {
-            let length = self.ranges.range(*index as usize).length;
-            if self.cursor.done < length {
-                break;
-            }
-            *self.cursor = Cursor { at: self.cursor.at + 1, done: self.cursor.done - length };
-        }
-    }
-}
-
-impl<R: Ranges + ?Sized> Scatter<'_, R> {
-    /// The rest of the range that is due: where it starts and ends in the destination.
-    #[inline]
-    fn next_range(&mut self) -> Option<(u64, u64)> {
-        // Steps over empty ranges at the start.
-        self.advance(0);
-        let range = self.ranges.range(*self.indices.get(self.cursor.at)? as usize);
-        Some((range.destination_offset + self.cursor.done, range.destination_offset + range.length))
     }
 }

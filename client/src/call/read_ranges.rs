@@ -1,6 +1,6 @@
 //! Ordinary ranged reads over TCP: keys and ranges out, bytes back, in one round trip.
 
-use super::read::{Cursor, Scatter};
+use super::scatter::{Runs, Scatter};
 use super::{Call, Exchange, Request, drive};
 use crate::client::ClientInner;
 use crate::lane::{Lane, Route};
@@ -26,7 +26,7 @@ struct Part {
     /// Places among the caller's ranges.
     ranges: Vec<u32>,
     body_bytes: usize,
-    cursor: Cursor,
+    runs: Runs,
 }
 
 impl<'a, K: AsRef<[u8]>> ReadRangesCall<'a, K> {
@@ -56,6 +56,7 @@ impl<'a, K: AsRef<[u8]>> ReadRangesCall<'a, K> {
                 }
             };
             parts[part].ranges.push(index as u32);
+            parts[part].runs.push(range);
             parts[part].body_bytes += size_of::<KeyRange>();
         }
         Ok(ReadRangesCall { batch, ranges, target, parts })
@@ -72,7 +73,7 @@ fn open_part(parts: &mut Vec<Part>, route: Route, bytes: usize) -> usize {
                 keys: Vec::new(),
                 ranges: Vec::new(),
                 body_bytes: size_of::<ReadRangesBody>(),
-                cursor: Cursor::default(),
+                runs: Runs::default(),
             });
             parts.len() - 1
         }
@@ -98,12 +99,7 @@ impl<K: AsRef<[u8]>> Call for ReadRangesCall<'_, K> {
                 keys: &part.keys,
                 indices: &part.ranges,
             };
-            let mut receiver = Scatter {
-                ranges: self.ranges,
-                indices: &part.ranges,
-                target: self.target,
-                cursor: &mut part.cursor,
-            };
+            let mut receiver = Scatter { runs: &mut part.runs, target: self.target };
             match drive(&mut part.exchange, lane, client, &request, &mut receiver) {
                 Poll::Pending => is_done = false,
                 Poll::Ready(Ok(())) => {}

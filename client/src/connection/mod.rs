@@ -39,6 +39,12 @@ pub(crate) trait Receiver {
 
     /// That many bytes were written to the start of the destination.
     fn advance(&mut self, bytes: usize);
+
+    /// Where a payload starts that comes behind a header without a body: it may be received to there with its header, in one
+    /// system call. Empty for a reply of another form. What is written there counts only once `advance` says so.
+    fn payload_start(&mut self) -> &mut [u8] {
+        &mut []
+    }
 }
 
 /// What carries the frames.
@@ -246,7 +252,7 @@ impl Connection {
             return Ok(Poll::Ready(reply.hand_over(receiver)));
         }
         loop {
-            if self.current.is_none() && !self.next_frame()? {
+            if self.current.is_none() && !self.next_frame(request_id, receiver)? {
                 return Ok(Poll::Pending);
             }
             let is_mine =
@@ -296,8 +302,10 @@ impl Connection {
 
     /// Takes up the next frame, if its header and body are there.
     #[inline]
-    fn next_frame(&mut self) -> Result<bool, Broken> {
-        let Some(header) = self.transport.next_frame()? else { return Ok(false) };
+    fn next_frame(&mut self, request_id: u32, receiver: &mut dyn Receiver) -> Result<bool, Broken> {
+        let is_next = self.pending.as_slice() == [request_id];
+        let target: &mut [u8] = if is_next { receiver.payload_start() } else { &mut [] };
+        let Some(header) = self.transport.next_frame(request_id, target)? else { return Ok(false) };
         if header.boot != short_boot(&self.boot_id) {
             return Err(Broken::Closed);
         }
@@ -328,6 +336,11 @@ impl Connection {
                 self.forget(request_id);
                 return Ok(Poll::Ready(Err(error)));
             }
+        }
+        let placed = self.transport.take_placed();
+        if placed > 0 {
+            receiver.advance(placed);
+            current.payload_remaining -= placed as u64;
         }
         while current.payload_remaining > 0 {
             let target = receiver.destination();
@@ -475,13 +488,25 @@ impl Transport {
         }
     }
 
+    /// The next frame, and where it's a reply to `request_id` without a body, the start of its payload in `target`.
     #[inline]
-    fn next_frame(&mut self) -> Result<Option<Header>, Broken> {
+    fn next_frame(&mut self, request_id: u32, target: &mut [u8]) -> Result<Option<Header>, Broken> {
         match self {
-            Transport::Tcp(tcp) => tcp.next_frame(),
+            Transport::Tcp(tcp) => tcp.next_frame(request_id, target),
             Transport::Shm(shm) => shm.next_frame(),
             #[cfg(feature = "simulation")]
-            Transport::Simulated(simulated) => simulated.stream.next_frame(),
+            Transport::Simulated(simulated) => simulated.stream.next_frame(request_id, target),
+        }
+    }
+
+    /// Bytes of the payload that [`Transport::next_frame`] has placed.
+    #[inline]
+    fn take_placed(&mut self) -> usize {
+        match self {
+            Transport::Tcp(tcp) => tcp.take_placed(),
+            Transport::Shm(_) => 0,
+            #[cfg(feature = "simulation")]
+            Transport::Simulated(simulated) => simulated.stream.take_placed(),
         }
     }
 

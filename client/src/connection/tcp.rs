@@ -6,7 +6,7 @@
 use super::Broken;
 use lanner_shared::wire::MAX_VERSION;
 use lanner_shared::wire::header::{HEADER_BYTES, Header};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, IoSliceMut, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -14,6 +14,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 const BUFFER_BYTES: usize = 64 << 10;
 /// A payload piece at least this long is read from the socket to its destination without passing the buffer.
 const DIRECT_BYTES: usize = 16 << 10;
+/// A reply whose payload has this much room is received straight to there: what a second piece in a system call costs is won back.
+const PLACED_BYTES: usize = 4 << 10;
 
 /// A connected socket and what was read ahead from it.
 #[derive(Debug)]
@@ -25,6 +27,8 @@ pub(crate) struct TcpTransport<S = TcpStream> {
     end: usize,
     /// Bytes of the current frame's header and body, which stay in the buffer until the frame is begun.
     frame_bytes: usize,
+    /// Bytes of the current frame's payload that were received to where they belong.
+    placed: usize,
 }
 
 impl TcpTransport {
@@ -37,7 +41,7 @@ impl TcpTransport {
 impl<S: Read + Write> TcpTransport<S> {
     /// Takes over a stream that has finished its handshake and doesn't block.
     pub fn new(stream: S) -> TcpTransport<S> {
-        TcpTransport { stream, buffer: vec![0; BUFFER_BYTES], start: 0, end: 0, frame_bytes: 0 }
+        TcpTransport { stream, buffer: vec![0; BUFFER_BYTES], start: 0, end: 0, frame_bytes: 0, placed: 0 }
     }
 
     #[inline]
@@ -50,8 +54,13 @@ impl<S: Read + Write> TcpTransport<S> {
         }
     }
 
+    /// The next frame. Where it's a reply to `request_id` without a body, the start of its payload may have been received
+    /// to `target` right away: [`TcpTransport::take_placed`] says how much. Else what is in `target` is of no meaning.
     #[inline]
-    pub fn next_frame(&mut self) -> Result<Option<Header>, Broken> {
+    pub fn next_frame(&mut self, request_id: u32, target: &mut [u8]) -> Result<Option<Header>, Broken> {
+        if self.start == self.end && target.len() >= PLACED_BYTES {
+            self.fill_with(request_id, target)?;
+        }
         loop {
             let buffered = self.end - self.start;
             let mut wanted = HEADER_BYTES;
@@ -68,6 +77,42 @@ impl<S: Read + Write> TcpTransport<S> {
                 return Ok(None);
             }
         }
+    }
+
+    /// Receives a header to the buffer and what comes behind it to `target`; what doesn't belong there follows the header.
+    fn fill_with(&mut self, request_id: u32, target: &mut [u8]) -> Result<(), Broken> {
+        self.make_room(HEADER_BYTES);
+        let (header, _) = self.buffer.split_at_mut(HEADER_BYTES);
+        let mut pieces = [IoSliceMut::new(header), IoSliceMut::new(target)];
+        let read = received(self.stream.read_vectored(&mut pieces))?;
+        self.end = read.min(HEADER_BYTES);
+        let behind = read - self.end;
+        if behind == 0 {
+            return Ok(());
+        }
+        let belongs = |header: &Header| {
+            header.request_id == request_id
+                && header.status == 0
+                && header.body_bytes == 0
+                && header.payload_bytes >= behind as u64
+        };
+        let header = self.buffer.first_chunk::<HEADER_BYTES>();
+        if header
+            .is_some_and(|header| Header::decode(header, MAX_VERSION).is_ok_and(|header| belongs(&header)))
+        {
+            self.placed = behind;
+            return Ok(());
+        }
+        self.make_room(HEADER_BYTES + behind);
+        self.end += behind;
+        self.buffer[HEADER_BYTES..self.end].copy_from_slice(&target[..behind]);
+        Ok(())
+    }
+
+    /// Bytes of the current frame's payload that are where they belong already; asked once for each frame.
+    #[inline]
+    pub fn take_placed(&mut self) -> usize {
+        std::mem::take(&mut self.placed)
     }
 
     #[inline]
@@ -131,7 +176,12 @@ impl<S: Read + Write> TcpTransport<S> {
 /// What can be read now; 0 if that's nothing.
 #[inline]
 fn read_some(stream: &mut impl Read, target: &mut [u8]) -> Result<usize, Broken> {
-    match stream.read(target) {
+    received(stream.read(target))
+}
+
+#[inline]
+fn received(outcome: std::io::Result<usize>) -> Result<usize, Broken> {
+    match outcome {
         Ok(0) => Err(Broken::Closed),
         Ok(read) => Ok(read),
         Err(error) if is_temporary(&error) => Ok(0),

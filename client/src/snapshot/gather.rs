@@ -6,15 +6,12 @@
 use super::ranges::Ranges;
 use super::{Entry, Source};
 use crate::mapping::Mapping;
+use lanner_shared::prefetch::prefetch;
 
 /// Rows that are prefetched before they are copied. At 5 cache lines a row that's more than any core's line-fill buffers
 /// hold, and few enough to be still there when their turn comes. Measured with tables of 1.6 MB: 16 rows take 0.99 us a look-up,
 /// 8 take 1.10, 24 take 1.00.
 const ROWS_AT_ONCE: usize = 16;
-
-/// Of a longer range only the start is prefetched; the processor's own prefetcher follows a long copy by itself.
-const PREFETCHED_BYTES: u64 = 512;
-const LINE_BYTES: u64 = 64;
 
 /// Where a row lies, and where it goes.
 #[derive(Clone, Copy)]
@@ -94,7 +91,7 @@ fn copy_each<'a, R: Ranges + ?Sized>(
         let source = entry.value_offset + range.source_offset;
         let mapping = mapping_of(entry);
         if let Some(mapping) = mapping {
-            prefetch(mapping, source, length_of(&range.length));
+            prefetch(mapping.address(source), length_of(&range.length));
         }
         rows[waiting] = Row { mapping, source, length: range.length, destination: range.destination_offset };
         waiting += 1;
@@ -104,24 +101,4 @@ fn copy_each<'a, R: Ranges + ?Sized>(
         }
     });
     copy(&rows[..waiting], target);
-}
-
-/// Of a row that doesn't start with a line the last one may be left out. The number of lines depends on the length alone, so that
-/// for a known length there is no loop.
-#[inline(always)]
-fn prefetch(mapping: &Mapping, source: u64, length: u64) {
-    for line in 0..length.min(PREFETCHED_BYTES).div_ceil(LINE_BYTES) {
-        prefetch_line(mapping.address(source + line * LINE_BYTES));
-    }
-}
-
-#[inline(always)]
-fn prefetch_line(address: *const u8) {
-    // SAFETY: a prefetch of any address is a hint that can't fault.
-    #[cfg(target_arch = "x86_64")]
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast::<i8>());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = address;
 }

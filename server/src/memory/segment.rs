@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
+use lanner_shared::prefetch::prefetch;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -264,6 +265,12 @@ impl Segment {
         // when made). The one owner is borrowed, other processes can't write (sealed), and the kernel receives only
         // into extents that no reference is made of.
         Ok(unsafe { std::slice::from_raw_parts(source, len as usize) })
+    }
+
+    /// Asks for bytes that are about to be read. Bytes beyond the segment are no matter.
+    #[inline]
+    pub fn prefetch(&self, offset: u64, len: u64) {
+        prefetch(self.base.as_ptr().wrapping_add(offset as usize), len);
     }
 
     /// The addresses of `len` bytes at `offset`, for a receive by the kernel. They stay valid as long as the segment

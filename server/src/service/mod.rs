@@ -226,10 +226,12 @@ impl Request<'_> {
             self.shard
                 .check_range(slot, generation, range.segment_offset.get(), range.length.get())
                 .map_err(|error| error.at(index as u64))?;
+            self.shard.segment().prefetch(range.segment_offset.get(), range.length.get());
             payload_bytes = payload_bytes.saturating_add(range.length.get());
         }
         let start = body::begin(replies.frame());
         self.finish(replies, start, payload_bytes)?;
+        replies.expect(ranges.len(), payload_bytes);
         for range in ranges {
             let (slot, generation) = (SlotId(range.slot.get()), Generation(range.generation.get()));
             replies.send_extent(
@@ -267,10 +269,13 @@ impl Request<'_> {
             if end > length {
                 return Err(Error::OutOfBounds { index: index as u64, end, length });
             }
+            let start = found[range.key.get() as usize].value_offset() + range.source_offset.get();
+            self.shard.segment().prefetch(start, range.length.get());
             payload_bytes = payload_bytes.saturating_add(range.length.get());
         }
         let start = body::begin(replies.frame());
         self.finish(replies, start, payload_bytes)?;
+        replies.expect(ranges.len(), payload_bytes);
         for range in ranges {
             let descriptor = &found[range.key.get() as usize];
             let (slot, generation) = (SlotId(descriptor.slot.get()), Generation(descriptor.generation.get()));

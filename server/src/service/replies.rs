@@ -23,7 +23,7 @@ const FULL_PIECES: usize = 4096;
 
 /// A buffer that has grown beyond this is given back when it's empty: many connections have a long answer now and then, few
 /// have one all the time.
-const KEPT_BYTES: usize = 64 << 10;
+const KEPT_BYTES: usize = 128 << 10;
 
 /// Where the next bytes to send are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +96,14 @@ impl Replies {
             }
         }
         self.bytes.truncate(bytes.max(self.pieced));
+    }
+
+    /// Announces values of `values` pieces and `bytes` bytes, so that the short ones find their room.
+    #[inline]
+    pub fn expect(&mut self, values: usize, bytes: u64) {
+        if bytes < PINNED_BYTES * values as u64 {
+            self.bytes.reserve(bytes as usize);
+        }
     }
 
     /// Queues bytes of an object of the segment, which were checked.
