@@ -16,8 +16,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Bytes that are copied into the staging buffer before the shard is told, so that both copy at the same time.
-const STAGING_STEP_BYTES: usize = 32 << 10;
+/// Bytes that are copied into the staging buffer before the shard is told, so that both copy at the same time. Less keeps the shard
+/// closer behind, and what it reads in the caches: 64 KiB take 7 us in steps of 8 KiB and 20 us in steps of 32.
+const STAGING_STEP_BYTES: usize = 8 << 10;
 
 /// A lane and the segment that it leads to.
 #[derive(Debug)]
