@@ -32,8 +32,14 @@ fn full_shard() -> Shard {
     let mut shard = Shard::new(ShardConfig::default(), segment).expect("a segment that is long enough");
     for number in 0..objects() {
         let (key, value) = (key(number), [1; 64]);
-        let request =
-            PutRequest { key: &key, mode: PutMode::Put, pin: Default::default(), ttl_seconds: 0, group: b"" };
+        let request = PutRequest {
+            key: &key,
+            mode: PutMode::Put,
+            pin: Default::default(),
+            ttl_seconds: 0,
+            group: b"",
+            chain: None,
+        };
         let ticket = shard.put_begin(Instant(1), PeerId(1), &request, 64).expect("room");
         shard.segment_mut().write(ticket.value_offset, &value).expect("in bounds");
         shard.put_commit(Instant(1), ticket).expect("a new key");

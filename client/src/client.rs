@@ -340,8 +340,18 @@ impl Client {
 
     fn prepare<K: AsRef<[u8]>>(&self, list: KeyList, keys: &[K]) -> Result<Snapshot> {
         let answers = self.query(keys)?;
+        self.snapshot_of(list, keys, &answers)
+    }
+
+    /// A snapshot of `keys`, of which `answers` are the answers.
+    pub(crate) fn snapshot_of<K: AsRef<[u8]>>(
+        &self,
+        list: KeyList,
+        keys: &[K],
+        answers: &Descriptors,
+    ) -> Result<Snapshot> {
         with_lane(&self.inner, |lane| {
-            Snapshot::new(list, &answers, |index| {
+            Snapshot::new(list, answers, |index| {
                 let route = self.inner.route(KeyHash::of(keys[index].as_ref()));
                 let connection = lane.connection(&self.inner, route)?;
                 Ok(Source { route, boot_id: connection.boot_id, mapping: connection.mapping().cloned() })

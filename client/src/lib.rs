@@ -14,6 +14,7 @@
 //! ```
 
 mod call;
+pub mod chain;
 mod client;
 mod cluster;
 mod config;

@@ -3,6 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`key`] | keys, their hash, and the shard that a key belongs to |
+//! | [`chain`] | chains of blocks: how their keys become keys of the store |
 //! | [`lease`] | how long a lease runs, on either side, and when to renew it |
 //! | [`extent`] | the header that makes an extent in a segment describe itself |
 //! | [`filter`] | the layout of a shard's Bloom filter, its reader and its writer |
@@ -17,6 +18,7 @@
 //! Nothing here opens a socket, starts a thread or asks for the time on its own account.
 
 pub mod auth;
+pub mod chain;
 pub mod epoch;
 pub mod error;
 pub mod extent;

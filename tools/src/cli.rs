@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{bench, check, exists, get, ls, put, rm, stat, top};
+use crate::commands::{bench, check, exists, get, ls, prefix, put, rm, stat, top};
 
 /// Talk to Lanner servers, look at them, and measure them and this machine.
 ///
@@ -44,6 +44,8 @@ pub enum Command {
     Rm(rm::RmArguments),
     /// Say what is known of a key, or how each shard stands
     Stat(stat::StatArguments),
+    /// Ask how many leading blocks of a chain are in the store
+    Prefix(prefix::PrefixArguments),
     /// List keys
     Ls(ls::LsArguments),
     /// Watch a server's shards

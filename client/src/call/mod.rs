@@ -9,6 +9,7 @@ pub(crate) mod get;
 pub(crate) mod keys;
 pub(crate) mod list;
 pub(crate) mod longest_prefix;
+pub(crate) mod match_chain;
 pub(crate) mod put;
 pub(crate) mod read;
 pub(crate) mod read_ranges;

@@ -4,8 +4,9 @@ use super::{Call, Exchange, Request, drive};
 use crate::client::ClientInner;
 use crate::connection::Receiver;
 use crate::lane::Lane;
+use lanner_shared::chain::{GROUP_BLOCKS, StoredKey};
 use lanner_shared::wire::header::Header;
-use lanner_shared::wire::put::{self, MAX_GROUP_BYTES, Pin, PutMode, PutRequest};
+use lanner_shared::wire::put::{self, ChainLink, MAX_GROUP_BYTES, Pin, PutMode, PutRequest};
 use lanner_shared::wire::{Opcode, body::BodyReader};
 use lanner_shared::{Error, KeyHash, Result, key};
 use std::task::Poll;
@@ -22,11 +23,30 @@ pub struct PutOptions<'a> {
     pub group: &'a [u8],
 }
 
+/// The chain that a batch is a piece of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chain<'a> {
+    /// The keys of the whole chain, as they're stored.
+    pub keys: &'a [StoredKey],
+    /// Place of the batch's first block.
+    pub from: usize,
+}
+
+impl<'a> Chain<'a> {
+    /// What the batch's item at `index` hangs on.
+    fn link(self, index: usize) -> ChainLink<'a> {
+        let at = self.from + index;
+        let parent: &[u8] = if at.is_multiple_of(GROUP_BLOCKS) { &[] } else { &self.keys[at - 1] };
+        ChainLink { depth: at as u32, parent }
+    }
+}
+
 /// A batch of puts under way.
 pub(crate) struct PutCall<'a, K, V> {
     items: &'a [(K, V)],
     mode: PutMode,
     options: PutOptions<'a>,
+    chain: Option<Chain<'a>>,
     exchanges: Vec<Exchange>,
     /// For each item what the server said.
     pub outcomes: Vec<Result<()>>,
@@ -48,9 +68,15 @@ impl<'a, K: AsRef<[u8]>, V: AsRef<[u8]>> PutCall<'a, K, V> {
             items,
             mode,
             options,
+            chain: None,
             exchanges: exchanges.collect::<Result<_>>()?,
             outcomes: vec![Ok(()); items.len()],
         })
+    }
+
+    /// The same, of blocks of a chain.
+    pub fn of_chain(self, chain: Chain<'a>) -> PutCall<'a, K, V> {
+        PutCall { chain: Some(chain), ..self }
     }
 }
 
@@ -91,6 +117,7 @@ impl<K: AsRef<[u8]>, V: AsRef<[u8]>> Call for PutCall<'_, K, V> {
                 pin: self.options.pin,
                 ttl_seconds: ttl_seconds(self.options.ttl),
                 group: self.options.group,
+                chain: self.chain.map(|chain| chain.link(index)),
             };
             let request = PutFrame { put, value: value.as_ref() };
             match drive(exchange, lane, client, &request, &mut Acknowledgement) {

@@ -5,6 +5,7 @@
 //! its request id; a frame that can't be understood is answered by an error, and then its connection ends.
 
 pub mod inbound;
+mod match_chain;
 pub mod replies;
 
 use crate::memory::slots::{Generation, SlotId};
@@ -117,6 +118,7 @@ impl Request<'_> {
             Opcode::List => self.list(replies)?,
             Opcode::Stats => self.stats(replies)?,
             Opcode::LongestPrefix => self.longest_prefix(replies)?,
+            Opcode::MatchChain => match_chain::answer(self, replies)?,
         }
         Ok(Payload::None)
     }

@@ -159,7 +159,7 @@ impl World {
             Step::Begin { key, bytes, mode, pin, ttl_seconds, peer } => {
                 let ttl_seconds = if pin == Pin::Hard { ttl_seconds.max(1) } else { ttl_seconds };
                 let ttl_seconds = ttl_seconds.into();
-                let request = PutRequest { key: &[key], mode, pin, ttl_seconds, group: b"" };
+                let request = PutRequest { key: &[key], mode, pin, ttl_seconds, group: b"", chain: None };
                 self.begin(key, bytes, request, peer)?;
             }
             Step::Commit(which) => self.commit(which)?,

@@ -50,7 +50,17 @@ impl Shard {
     /// Finds the object of a key, grants a lease on it and notes an access. `operation` says in which count the hit or
     /// miss belongs.
     pub fn query(&mut self, now: Instant, key: &[u8], operation: Opcode) -> Option<Found> {
-        let hash = KeyHash::of(key);
+        self.query_hashed(now, KeyHash::of(key), key, operation)
+    }
+
+    /// [`Shard::query`] of a key whose hash is known.
+    pub fn query_hashed(
+        &mut self,
+        now: Instant,
+        hash: KeyHash,
+        key: &[u8],
+        operation: Opcode,
+    ) -> Option<Found> {
         let found = self.find(now, hash, key).and_then(|slot| self.found(now, slot));
         self.counters.count_look_up(operation, found.is_some());
         found

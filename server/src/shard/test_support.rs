@@ -26,7 +26,7 @@ pub fn at_nanos(nanos: u64) -> Instant {
 
 /// A plain `put` of a key.
 pub fn put_request(key: &[u8]) -> PutRequest<'_> {
-    PutRequest { key, mode: PutMode::Put, pin: Default::default(), ttl_seconds: 0, group: b"" }
+    PutRequest { key, mode: PutMode::Put, pin: Default::default(), ttl_seconds: 0, group: b"", chain: None }
 }
 
 /// A shard on the heap.

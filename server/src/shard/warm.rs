@@ -27,12 +27,25 @@ impl Shard {
     /// Brings in what the first [`WARMED_KEYS`] of `keys` lead to. To be called just before they are looked up.
     #[inline]
     pub fn warm<'a>(&self, keys: impl ExactSizeIterator<Item = &'a [u8]>) {
-        if keys.len() >= FEWEST_KEYS && self.index.len() >= FEWEST_OBJECTS {
-            self.warm_keys(keys.take(WARMED_KEYS).map(KeyHash::of).collect());
+        if self.is_worth_warming(keys.len()) {
+            let hashes: SmallVec<[KeyHash; WARMED_KEYS]> = keys.take(WARMED_KEYS).map(KeyHash::of).collect();
+            self.warm_keys(&hashes);
         }
     }
 
-    fn warm_keys(&self, hashes: SmallVec<[KeyHash; WARMED_KEYS]>) {
+    /// [`Shard::warm`] of keys whose hashes are known.
+    #[inline]
+    pub fn warm_hashed(&self, hashes: &[KeyHash]) {
+        if self.is_worth_warming(hashes.len()) {
+            hashes.chunks(WARMED_KEYS).for_each(|some| self.warm_keys(some));
+        }
+    }
+
+    fn is_worth_warming(&self, keys: usize) -> bool {
+        keys >= FEWEST_KEYS && self.index.len() >= FEWEST_OBJECTS
+    }
+
+    fn warm_keys(&self, hashes: &[KeyHash]) {
         let mut slots: SmallVec<[SlotId; WARMED_KEYS]> = SmallVec::new();
         // The first with the right fingerprint is, but for one in millions, the key's.
         slots.extend(hashes.iter().filter_map(|hash| self.index.get(*hash, |_| true)));

@@ -33,7 +33,7 @@ pub fn introduced(server: &TestServer) -> TcpStream {
     stream
 }
 
-fn frame(header: Header, append: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+pub fn frame(header: Header, append: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut frame = Vec::new();
     let start = body::begin(&mut frame);
     append(&mut frame);
@@ -41,7 +41,7 @@ fn frame(header: Header, append: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     frame
 }
 
-fn request(opcode: Opcode, count: u16) -> Header {
+pub fn request(opcode: Opcode, count: u16) -> Header {
     Header::request(opcode, ShardId(0), 7, count)
 }
 
@@ -64,13 +64,14 @@ pub fn begin_put(stream: &mut TcpStream, key: &[u8], bytes: u64, sent: &[u8]) {
         pin: wire::put::Pin::None,
         ttl_seconds: 0,
         group: b"",
+        chain: None,
     };
     stream.write_all(&frame(header, |body| wire::put::append(body, &put))).unwrap();
     stream.write_all(sent).unwrap();
 }
 
 /// The error that the server answers before it closes the connection; both must happen.
-fn error_and_end(mut stream: TcpStream) -> Error {
+pub fn error_and_end(mut stream: TcpStream) -> Error {
     let mut all = Vec::new();
     stream.read_to_end(&mut all).unwrap();
     let header = Header::decode(all[..HEADER_BYTES].try_into().unwrap(), 1).unwrap();
@@ -164,6 +165,7 @@ fn a_client_with_one_connection_reaches_every_shard() {
             pin: wire::put::Pin::None,
             ttl_seconds: 0,
             group: b"",
+            chain: None,
         };
         stream.write_all(&frame(header, |body| wire::put::append(body, &put))).unwrap();
         stream.write_all(&[i as u8; 3000]).unwrap();

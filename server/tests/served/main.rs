@@ -1,6 +1,7 @@
 //! A whole server in this process and a real client over loopback and shared memory: every call, its answers and its errors.
 
 mod calls;
+mod chains;
 mod engram;
 mod hostile;
 mod leases;

@@ -39,11 +39,13 @@ pub enum Opcode {
     Stats = 9,
     /// [`super::longest_prefix`]
     LongestPrefix = 10,
+    /// [`super::match_chain`]
+    MatchChain = 11,
 }
 
 impl Opcode {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Opcode; 10] = [
+    pub const ALL: [Opcode; 11] = [
         Opcode::Put,
         Opcode::Get,
         Opcode::Query,
@@ -54,6 +56,7 @@ impl Opcode {
         Opcode::List,
         Opcode::Stats,
         Opcode::LongestPrefix,
+        Opcode::MatchChain,
     ];
 
     /// The operation's name in metrics and logs.
@@ -70,6 +73,7 @@ impl Opcode {
             Opcode::List => "list",
             Opcode::Stats => "stats",
             Opcode::LongestPrefix => "longest_prefix",
+            Opcode::MatchChain => "match_chain",
         }
     }
 
@@ -82,7 +86,7 @@ impl Opcode {
     /// Whether an answer grants leases, which both sides then count from a time of their own.
     #[must_use]
     pub fn grants_leases(self) -> bool {
-        matches!(self, Opcode::Get | Opcode::Query | Opcode::ReadRanges)
+        matches!(self, Opcode::Get | Opcode::Query | Opcode::ReadRanges | Opcode::MatchChain)
     }
 
     #[inline]

@@ -6,9 +6,10 @@
 //!
 //! | message | request body | reply body | reply payload |
 //! |---|---|---|---|
-//! | [`put`] | [`put::PutBody`], group, key; payload: the value | none | none |
+//! | [`put`] | [`put::PutBody`], ([`put::ChainBody`]), group, (parent,) key; payload: the value | none | none |
 //! | [`get`] | [`get::GetBody`], keys | a [`Descriptor`] for each key | the values found, in order |
 //! | [`query`] | keys | a [`Descriptor`] for each key | none |
+//! | [`match_chain`] | groups: [`match_chain::GroupHead`], keys | blocks found of each group, a [`Descriptor`] for each | none |
 //! | [`exists`], [`remove`] | keys | a byte for each key | none |
 //! | [`read`] | [`read::ReadBody`], ranges, epoch checks | none | the ranges, in order |
 //! | [`read_ranges`] | [`read_ranges::ReadRangesBody`], ranges, keys | none | the ranges, in order |
@@ -28,6 +29,7 @@ pub mod hello;
 pub mod keys;
 pub mod list;
 pub mod longest_prefix;
+pub mod match_chain;
 pub mod put;
 pub mod query;
 pub mod read;

@@ -7,6 +7,7 @@ pub mod check;
 pub mod exists;
 pub mod get;
 pub mod ls;
+pub mod prefix;
 pub mod put;
 pub mod rm;
 pub mod stat;
@@ -29,6 +30,7 @@ pub fn run(cli: &Cli) -> Result<ExitStatus, Failure> {
         Command::Exists(arguments) => exists::run(arguments, url, json),
         Command::Rm(arguments) => rm::run(arguments, url, json),
         Command::Stat(arguments) => stat::run(arguments, url, json),
+        Command::Prefix(arguments) => prefix::run(arguments, url, json),
         Command::Ls(arguments) => ls::run(arguments, url, json),
         Command::Top(arguments) => top::run(arguments, json),
         Command::Check(arguments) => check::run(arguments, json),

@@ -6,6 +6,7 @@ use comfy_table::{Cell, CellAlignment, Table, presets};
 use lanner_client::Client;
 use serde_json::{Map, Value, json};
 
+use super::prefix;
 use super::store::{self, KeyFormat};
 use crate::exit::{ExitStatus, Failure};
 
@@ -14,7 +15,10 @@ use crate::exit::{ExitStatus, Failure};
 pub struct StatArguments {
     /// The key of one object; without it, all shards
     #[arg(value_name = "KEY")]
-    key: Option<String>,
+    keys: Vec<String>,
+    /// The keys are those of a chain's blocks, in order
+    #[arg(long, requires = "keys")]
+    chain: bool,
     #[command(flatten)]
     format: KeyFormat,
 }
@@ -25,9 +29,14 @@ pub struct StatArguments {
 /// What the store says, output that can't be written.
 pub fn run(arguments: &StatArguments, url: &str, json: bool) -> Result<ExitStatus, Failure> {
     let client = store::connect(url)?;
-    match &arguments.key {
-        Some(word) => object(&client, &arguments.format.parse(word)?, arguments.format, json)?,
-        None => shards(&client, json)?,
+    let keys = arguments.format.parse_all(&arguments.keys)?;
+    if arguments.chain {
+        return prefix::stat(&client, &keys, arguments.format, json);
+    }
+    match keys.as_slice() {
+        [] => shards(&client, json)?,
+        [key] => object(&client, key, arguments.format, json)?,
+        _ => return Err(Failure::WrongUse("one key, or --chain and the keys of a chain".to_owned())),
     }
     Ok(ExitStatus::Done)
 }

@@ -1,0 +1,191 @@
+//! How much of each of several chains is there: every group of 32 blocks goes to the shard that holds it, all at once.
+
+use super::keys::Descriptors;
+use super::{Call, Exchange, Request, drive};
+use crate::client::ClientInner;
+use crate::connection::Receiver;
+use crate::lane::{Lane, Route};
+use lanner_shared::chain::{self, GROUP_BLOCKS, GroupPrefix};
+use lanner_shared::error::Malformation;
+use lanner_shared::time::Clock;
+use lanner_shared::wire::header::Header;
+use lanner_shared::wire::{Descriptor, MAX_BODY_BYTES, Opcode, match_chain};
+use lanner_shared::{Error, Result};
+use std::task::Poll;
+
+/// Chains under way.
+pub(crate) struct MatchCall<'a, K> {
+    chains: &'a [&'a [K]],
+    groups: Vec<Group>,
+    parts: Vec<Part>,
+    asked: lanner_shared::time::Instant,
+}
+
+/// Up to 32 blocks of one chain that follow each other.
+struct Group {
+    chain: u32,
+    /// Place of the first block in its chain.
+    first: u32,
+    prefix: GroupPrefix,
+    /// Its leading blocks that are there.
+    found: Vec<Descriptor>,
+}
+
+/// The groups that go to one shard in one frame.
+struct Part {
+    exchange: Exchange,
+    groups: Vec<u32>,
+    request_bytes: usize,
+    reply_bytes: usize,
+}
+
+impl<'a, K: AsRef<[u8]>> MatchCall<'a, K> {
+    /// Chains that go out with the first poll.
+    pub fn new(client: &ClientInner, chains: &'a [&'a [K]]) -> Result<MatchCall<'a, K>> {
+        let mut call = MatchCall { chains, groups: Vec::new(), parts: Vec::new(), asked: Clock.now() };
+        for (index, keys) in chains.iter().enumerate() {
+            for (number, blocks) in chain::checked(keys)?.chunks(GROUP_BLOCKS).enumerate() {
+                let prefix = GroupPrefix::of(blocks[0].as_ref());
+                call.place(client.route(prefix.placement()), blocks);
+                call.groups.push(Group {
+                    chain: index as u32,
+                    first: (number * GROUP_BLOCKS) as u32,
+                    prefix,
+                    found: Vec::new(),
+                });
+            }
+        }
+        Ok(call)
+    }
+
+    /// Puts the group that is about to be added into the last frame for `route` that has room.
+    fn place(&mut self, route: Route, blocks: &[K]) {
+        let (request_bytes, reply_bytes) =
+            (match_chain::encoded_bytes(blocks), match_chain::reply_bytes(blocks.len()));
+        let group = self.groups.len() as u32;
+        let open = self.parts.iter_mut().rev().find(|part| part.exchange.route == route);
+        match open {
+            Some(part)
+                if part.request_bytes + request_bytes <= MAX_BODY_BYTES
+                    && part.reply_bytes + reply_bytes <= MAX_BODY_BYTES =>
+            {
+                part.groups.push(group);
+                part.request_bytes += request_bytes;
+                part.reply_bytes += reply_bytes;
+            }
+            _ => self.parts.push(Part {
+                exchange: Exchange::new(route),
+                groups: vec![group],
+                request_bytes,
+                reply_bytes,
+            }),
+        }
+    }
+
+    /// For each chain its leading blocks: their keys as they're stored, and what was answered.
+    pub fn into_matches(self) -> Vec<(Vec<chain::StoredKey>, Descriptors)> {
+        let none = || (Vec::new(), Descriptors { found: Vec::new(), asked: self.asked });
+        let mut matches: Vec<_> = self.chains.iter().map(|_| none()).collect();
+        for group in self.groups {
+            let (keys, descriptors) = &mut matches[group.chain as usize];
+            // Behind a gap in an earlier group.
+            if descriptors.found.len() != group.first as usize {
+                continue;
+            }
+            let blocks = &self.chains[group.chain as usize][group.first as usize..];
+            keys.extend(
+                blocks.iter().take(group.found.len()).map(|key| group.prefix.stored_key(key.as_ref())),
+            );
+            descriptors.found.extend(group.found);
+        }
+        matches
+    }
+}
+
+impl<K: AsRef<[u8]>> Call for MatchCall<'_, K> {
+    fn poll(&mut self, lane: &mut Lane, client: &ClientInner) -> Poll<Result<()>> {
+        let mut is_done = true;
+        for part in &mut self.parts {
+            if part.exchange.is_done() {
+                continue;
+            }
+            // What the server says of the groups is written while it's asked for nothing any more.
+            let mut receiver =
+                Collector { found: Vec::new(), groups: part.groups.len(), numbers: Vec::new() };
+            let request = PartRequest { chains: self.chains, groups: &self.groups, indices: &part.groups };
+            match drive(&mut part.exchange, lane, client, &request, &mut receiver) {
+                Poll::Pending => is_done = false,
+                Poll::Ready(Ok(())) => receiver.hand_out(&mut self.groups, &part.groups)?,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+            }
+        }
+        if is_done { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
+    fn each_exchange(&mut self, act: &mut dyn FnMut(&mut Exchange)) {
+        self.parts.iter_mut().for_each(|part| act(&mut part.exchange));
+    }
+}
+
+struct PartRequest<'a, K> {
+    chains: &'a [&'a [K]],
+    groups: &'a [Group],
+    indices: &'a [u32],
+}
+
+impl<K: AsRef<[u8]>> Request for PartRequest<'_, K> {
+    fn opcode(&self) -> Opcode {
+        Opcode::MatchChain
+    }
+
+    fn count(&self) -> u16 {
+        self.indices.len() as u16
+    }
+
+    fn encode(&self, frame: &mut Vec<u8>) {
+        for index in self.indices {
+            let group = &self.groups[*index as usize];
+            let rest = &self.chains[group.chain as usize][group.first as usize..];
+            match_chain::append_group(frame, &group.prefix, &rest[..rest.len().min(GROUP_BLOCKS)]);
+        }
+    }
+}
+
+/// Takes the answer of one frame.
+struct Collector {
+    groups: usize,
+    numbers: Vec<u16>,
+    found: Vec<Descriptor>,
+}
+
+impl Collector {
+    /// Gives each group its blocks.
+    fn hand_out(self, groups: &mut [Group], indices: &[u32]) -> Result<()> {
+        let mut rest = self.found.as_slice();
+        for (index, number) in indices.iter().zip(self.numbers) {
+            let number = usize::from(number);
+            let (mine, behind) = rest.split_at_checked(number).unwrap_or_default();
+            if number > GROUP_BLOCKS {
+                return Err(Error::Malformed { reason: Malformation::Field, detail: number as u64 });
+            }
+            groups[*index as usize].found = mine.to_vec();
+            rest = behind;
+        }
+        Ok(())
+    }
+}
+
+impl Receiver for Collector {
+    fn reply(&mut self, _header: &Header, body: &[u8]) -> Result<()> {
+        let (numbers, found) = match_chain::decode_reply(body, self.groups)?;
+        self.numbers = numbers.iter().map(|number| number.get()).collect();
+        self.found = found.to_vec();
+        Ok(())
+    }
+
+    fn destination(&mut self) -> &mut [u8] {
+        &mut []
+    }
+
+    fn advance(&mut self, _bytes: usize) {}
+}
