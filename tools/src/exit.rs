@@ -86,6 +86,14 @@ impl From<EngramError> for Failure {
 }
 
 impl Failure {
+    fn to_json(&self) -> serde_json::Value {
+        let code = match self {
+            Failure::Store(error) | Failure::Key { source: error, .. } => Some(error.code()),
+            _ => None,
+        };
+        serde_json::json!({ "error": self.to_string(), "code": code, "exit": self.status() as u8 })
+    }
+
     /// The exit status for this failure.
     #[must_use]
     pub fn status(&self) -> ExitStatus {
@@ -117,13 +125,16 @@ fn status_of_store_error(error: &StoreError) -> ExitStatus {
     }
 }
 
-/// Says on standard error what went wrong, if anything did, and gives the process's exit status.
+/// Says on standard error what went wrong, if anything did, and gives the process's exit status. Under `json` it says it as an
+/// object with the `error`, its `code` in the protocol (where it has one) and the `exit` status.
 #[must_use]
-pub fn report(outcome: Result<ExitStatus, Failure>) -> ExitCode {
+pub fn report(outcome: Result<ExitStatus, Failure>, json: bool) -> ExitCode {
     let status = outcome.unwrap_or_else(|failure| {
         let status = failure.status();
-        if status != ExitStatus::Done {
-            eprintln!("lanner: {failure}");
+        match status {
+            ExitStatus::Done => {}
+            _ if json => eprintln!("{}", failure.to_json()),
+            _ => eprintln!("lanner: {failure}"),
         }
         status
     });
@@ -134,7 +145,15 @@ pub fn report(outcome: Result<ExitStatus, Failure>) -> ExitCode {
 mod tests {
     use super::*;
 
-    /// Shows the contract of the command line: each kind of failure has the status that scripts test for.
+    /// Shows that a script learns of a miss in the form that it asked for.
+    #[test]
+    fn a_miss_is_told_as_json() {
+        let miss = Failure::of_key("k")(StoreError::NotFound { index: 0 }).to_json();
+        assert_eq!((miss["exit"].as_u64(), miss["code"].as_u64()), (Some(1), Some(1)), "{miss}");
+        assert!(miss["error"].as_str().is_some_and(|text| text.contains("'k'")), "{miss}");
+        assert!(Failure::WrongUse("x".into()).to_json()["code"].is_null());
+    }
+
     /// Shows that an answer about one key names that key, and not its place in a batch that nobody wrote.
     #[test]
     fn an_answer_about_a_key_names_it() {

@@ -8,5 +8,5 @@ use lanner_tools::{commands, exit};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    exit::report(commands::run(&cli))
+    exit::report(commands::run(&cli), cli.json)
 }

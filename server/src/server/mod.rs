@@ -4,6 +4,7 @@
 
 pub mod control;
 pub mod identity;
+pub mod socket_file;
 
 use crate::admin::board::Board;
 use crate::config::{HugePages, ServerConfig, ShmChoice, machine};
@@ -19,12 +20,11 @@ use lanner_shared::ShardId;
 use lanner_shared::lease::MIN_LEASE_TTL;
 use lanner_shared::shm::segment_page::SEGMENT_PAGE_BYTES;
 use lanner_shared::time::Clock;
+use socket_file::SocketFile;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -81,7 +81,7 @@ pub struct Running {
     /// Bytes for values and what belongs to them, all segments together.
     pub memory_bytes: u64,
     /// Where shared memory is handed out.
-    pub socket_path: Option<PathBuf>,
+    pub socket: Option<SocketFile>,
     /// What it does without, and how to get it: a line each.
     pub remarks: Vec<String>,
     control: Arc<Control>,
@@ -99,7 +99,7 @@ impl Server {
     /// [`StartError`]; nothing is left running.
     pub fn start(config: ServerConfig, board: Arc<Board>) -> Result<Running, StartError> {
         let (mut listeners, addresses) = listen(&config)?;
-        let socket_path = listen_unix(&config, &addresses, &mut listeners)?;
+        let socket = listen_unix(&config, &addresses, &mut listeners)?;
         let system = |what| move |source| StartError::System { what, source };
         let boxes: Vec<(Post, Mailbox)> = config
             .cores
@@ -108,7 +108,8 @@ impl Server {
             .collect::<io::Result<_>>()
             .map_err(system("making an eventfd"))?;
         let (posts, mailboxes): (Vec<Post>, Vec<Mailbox>) = boxes.into_iter().unzip();
-        let identity = Arc::new(identify(&config, &addresses, socket_path.clone())?);
+        let identity =
+            Arc::new(identify(&config, &addresses, socket.as_ref().map(|socket| socket.path().to_owned()))?);
         let control = Arc::new(Control::new(config.drain_timeout, config.shards()));
         let mut acceptor = Some(Acceptor::new(listeners, identity.clone(), posts.clone()));
         let (said, answers) = channel();
@@ -147,7 +148,7 @@ impl Server {
             boot_id: identity.boot_id,
             shards: config.shards(),
             memory_bytes: config.memory_bytes,
-            socket_path,
+            socket,
             remarks: Vec::new(),
             control,
             posts,
@@ -192,8 +193,8 @@ impl Running {
     /// What the first core that failed says.
     pub fn join(self) -> Result<(), String> {
         let outcomes: Vec<Result<(), String>> = self.cores.into_iter().map(CoreThread::join).collect();
-        if let Some(path) = &self.socket_path {
-            let _ = std::fs::remove_file(path);
+        if let Some(socket) = &self.socket {
+            socket.remove();
         }
         outcomes.into_iter().collect()
     }
@@ -350,31 +351,21 @@ fn listen_unix(
     config: &ServerConfig,
     addresses: &[SocketAddr],
     listeners: &mut Listeners,
-) -> Result<Option<PathBuf>, StartError> {
+) -> Result<Option<SocketFile>, StartError> {
     let port = addresses.first().map_or(0, SocketAddr::port);
-    let path = match &config.shm {
+    let (made, path) = match &config.shm {
         ShmChoice::Off => return Ok(None),
-        ShmChoice::Path(path) => path.clone(),
-        ShmChoice::Auto => machine::socket_folder()
-            .map_err(|source| StartError::Socket { path: PathBuf::from("auto"), source })?
-            .join(format!("{port}.sock")),
+        ShmChoice::Path(path) => (SocketFile::listen_at(path), path.clone()),
+        ShmChoice::Auto => {
+            let folder = machine::socket_folder()
+                .map_err(|source| StartError::Socket { path: PathBuf::from("auto"), source })?;
+            let name = format!("{port}.sock");
+            (SocketFile::listen_in(&folder, &name), folder.join(name))
+        }
     };
-    let refused = |source: io::Error| StartError::Socket { path: path.clone(), source };
-    if is_left_behind(&path) {
-        std::fs::remove_file(&path).map_err(refused)?;
-    }
-    let listener = UnixListener::bind(&path).map_err(refused)?;
-    listener.set_nonblocking(true).map_err(refused)?;
-    listeners.push((listener.into(), SocketKind::Unix));
-    Ok(Some(path))
-}
-
-/// Whether there is a socket that nobody listens on any more: a server that was killed has left it. Another kind of file is
-/// somebody's, and stays.
-fn is_left_behind(path: &Path) -> bool {
-    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
-    is_socket
-        && UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    let (socket, listener) = made.map_err(|source| StartError::Socket { path, source })?;
+    listeners.push((listener, SocketKind::Unix));
+    Ok(Some(socket))
 }
 
 fn identify(

@@ -50,10 +50,19 @@ pub(super) struct UnfinishedPut {
     mode: PutMode,
     pin: Pin,
     ttl_seconds: u32,
+    chain: Option<ChainSeat>,
     pub(super) last_progress: Instant,
     /// Neighbours in the list of the owner's puts.
     previous: Option<u32>,
     next: Option<u32>,
+}
+
+/// Where in its chain the object of an unfinished put will stand.
+#[derive(Debug, Clone, Copy)]
+struct ChainSeat {
+    depth: u32,
+    /// The block before it, as it was when the put began.
+    parent: Option<(SlotId, Generation)>,
 }
 
 /// The unfinished puts of one peer.
@@ -271,6 +280,7 @@ impl Shard {
         (slot, generation): (SlotId, Generation),
         (value_offset, value_bytes): (u64, u64),
     ) -> PutTicket {
+        let chain = self.chain_seat(request);
         let entry = self.unfinished.vacant_entry();
         let number = entry.key() as u32;
         let ticket = PutTicket { number, slot, generation, value_offset, value_bytes };
@@ -283,6 +293,7 @@ impl Shard {
             mode: request.mode,
             pin: request.pin,
             ttl_seconds: request.ttl_seconds,
+            chain,
             last_progress: now,
             previous: None,
             next,
@@ -340,9 +351,10 @@ impl Shard {
         let expires_seconds = self.expiry(now, put.ttl_seconds);
         self.slots.set_expires_seconds(slot, expires_seconds);
         self.note_expiry(slot, expires_seconds);
+        let place = self.chain_place(put);
         match put.pin {
-            Pin::None => self.policy.inserted(&mut self.slots, slot, hash, ChainPlace::None),
-            Pin::Soft => self.soft_pinned.inserted(&mut self.slots, slot, hash, ChainPlace::None),
+            Pin::None => self.policy.inserted(&mut self.slots, slot, hash, place),
+            Pin::Soft => self.soft_pinned.inserted(&mut self.slots, slot, hash, place),
             Pin::Hard => self.hard_pinned.push_front(&mut self.slots, slot),
         }
         self.counters.content_bytes += self.header(slot).map_or(0, ExtentHeader::content_bytes);
@@ -351,6 +363,25 @@ impl Shard {
             let departure = if expired { Departure::Expired } else { Departure::Overwritten };
             self.depart_from_taken_place(now, old, departure);
         }
+    }
+
+    /// The seat that a block is to have in its chain. Its parent may have gone since the put began.
+    fn chain_seat(&self, request: &PutRequest<'_>) -> Option<ChainSeat> {
+        let link = request.chain?;
+        let parent = self.locate(KeyHash::of(link.parent), link.parent);
+        let parent = parent.map(|slot| (slot, self.slots.generation(slot)));
+        Some(ChainSeat { depth: link.depth, parent })
+    }
+
+    /// What the policy is told of a block: its parent only if that stands under the same policy.
+    fn chain_place(&self, put: &UnfinishedPut) -> ChainPlace {
+        let Some(ChainSeat { depth, parent }) = put.chain else { return ChainPlace::None };
+        let is_there = |(slot, generation): &(SlotId, Generation)| {
+            self.slots.life(*slot) == Life::Published
+                && self.slots.generation(*slot) == *generation
+                && self.slots.pin(*slot) == put.pin
+        };
+        ChainPlace::Block { parent: parent.filter(is_there).map(|(slot, _)| slot), depth }
     }
 
     fn unfinished_put(&self, ticket: &PutTicket) -> Result<()> {
@@ -377,6 +408,8 @@ mod tests {
     use super::super::ShardConfig;
     use super::super::test_support::{PEER, TestShard, at, put_request};
     use super::*;
+    use crate::eviction::PolicyKind;
+    use lanner_shared::wire::put::ChainLink;
     use std::time::Duration;
 
     fn shard() -> TestShard {
@@ -554,5 +587,30 @@ mod tests {
         shard.tick_until_quiet(at(2));
         assert_eq!(shard.unfinished_puts(), 1);
         shard.put_commit(at(2), other).unwrap();
+    }
+
+    /// A chain is of use from its beginning only. Shows that what eviction leaves of one is its beginning, under every policy,
+    /// though its blocks were stored, and so last used, in the other order of what leaves first.
+    #[test]
+    fn a_chain_is_eaten_from_its_end() {
+        for policy in [PolicyKind::Lru, PolicyKind::S3Fifo, PolicyKind::Adaptive] {
+            let mut shard = TestShard::new(1 << 18, ShardConfig { policy, ..ShardConfig::default() });
+            let keys: Vec<[u8; 4]> = (0..32_u32).map(u32::to_be_bytes).collect();
+            for (depth, key) in keys.iter().enumerate() {
+                let parent = depth.checked_sub(1).map_or(b"".as_slice(), |parent| &keys[parent]);
+                let chain = Some(ChainLink { depth: depth as u32, parent });
+                shard.put_request(at(0), &PutRequest { chain, ..put_request(key) }, &[1; 4000]).unwrap();
+            }
+            let mut lengths = Vec::new();
+            for number in 0..100_u32 {
+                let now = at(10_000 + u64::from(number));
+                shard.put(now, format!("other {number}").as_bytes(), &[2; 4000]).unwrap();
+                let there: Vec<bool> = keys.iter().map(|key| shard.exists(now, key)).collect();
+                let length = there.iter().take_while(|is_there| **is_there).count();
+                assert!(there[length..].iter().all(|is_there| !is_there), "{policy:?}: {there:?}");
+                lengths.push(length);
+            }
+            assert!(lengths[0] > 25 && lengths[99] < lengths[0], "{policy:?}: {lengths:?}");
+        }
     }
 }

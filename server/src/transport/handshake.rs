@@ -17,6 +17,7 @@ use lanner_shared::wire::hello::{ANY_SHARD, AuthProof, HELLO_MAGIC, Hello, Welco
 use lanner_shared::{Error, Result};
 use rustix::net::SendFlags;
 use slab::Slab;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +27,8 @@ use zerocopy::{FromBytes, IntoBytes};
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// A listener that could accept nothing is tried again after this long.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Time between two lines in the log about refused handshakes.
+const TELLING_PAUSE: Duration = Duration::from_secs(1);
 /// Handshakes under way at a time. Above that the oldest is dropped: a flood of silent peers must not keep others out.
 const MAX_HANDSHAKES: usize = 1024;
 
@@ -49,6 +52,9 @@ pub struct Acceptor {
     /// Listeners that could accept nothing and are tried again at `resume_at`.
     paused: Vec<usize>,
     resume_at: Instant,
+    /// From when on a refusal is logged again, and how many weren't.
+    next_telling: Instant,
+    untold_refusals: u64,
 }
 
 /// A peer that hasn't finished its handshake.
@@ -83,7 +89,17 @@ impl Acceptor {
     /// Serves these listeners; `posts` lead to the cores, in the order of their shards.
     pub fn new(listeners: Vec<(OwnedFd, SocketKind)>, identity: Arc<Identity>, posts: Vec<Post>) -> Acceptor {
         let (peers, paused) = (Slab::new(), Vec::new());
-        Acceptor { listeners, peers, identity, posts, next_peer: 1, paused, resume_at: Instant::ZERO }
+        Acceptor {
+            listeners,
+            peers,
+            identity,
+            posts,
+            next_peer: 1,
+            paused,
+            resume_at: Instant::ZERO,
+            next_telling: Instant::ZERO,
+            untold_refusals: 0,
+        }
     }
 
     /// Begins to accept.
@@ -180,7 +196,7 @@ impl Acceptor {
                     Error::Unauthenticated => core.stats.authentication_refusals += 1,
                     _ => core.stats.protocol_errors += 1,
                 }
-                tracing::warn!(%error, "a handshake was refused");
+                self.tell_of_refusal(core.now, index, &error);
                 let peer = &mut self.peers[index];
                 refuse(&peer.socket, &error);
                 let _ = rustix::net::shutdown(&peer.socket, rustix::net::Shutdown::Write);
@@ -188,6 +204,18 @@ impl Acceptor {
                 self.receive(core, index);
             }
         }
+    }
+
+    /// Logs a refusal, but not each of a peer's that tries again and again: those between are counted.
+    fn tell_of_refusal(&mut self, now: Instant, index: usize, error: &Error) {
+        if now < self.next_telling {
+            self.untold_refusals += 1;
+            return;
+        }
+        let untold = std::mem::take(&mut self.untold_refusals);
+        self.next_telling = now.plus(TELLING_PAUSE);
+        let peer = address_of(&self.peers[index].socket);
+        tracing::warn!(%error, peer, untold, "a handshake was refused; untold: those since the last such line");
     }
 
     /// Drops handshakes that take too long.
@@ -332,4 +360,12 @@ fn refuse(socket: &OwnedFd, error: &Error) {
 /// Says a welcome. It fits the empty buffer of a socket that nothing was sent over yet; if it doesn't, the peer isn't one.
 pub(crate) fn say(socket: &OwnedFd, welcome: &Welcome) {
     let _ = rustix::net::send(socket, welcome.as_bytes(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+}
+/// The address of a peer, as far as its socket has one.
+fn address_of(socket: &OwnedFd) -> String {
+    let address = rustix::net::getpeername(socket)
+        .ok()
+        .flatten()
+        .and_then(|address| SocketAddr::try_from(address).ok());
+    address.map_or_else(|| "a process of this machine".to_owned(), |address| address.to_string())
 }

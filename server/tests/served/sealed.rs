@@ -14,7 +14,7 @@ use zerocopy::{FromZeros, IntoBytes};
 
 /// What a client gets, taken without the client library.
 fn granted(server: &TestServer) -> (UnixStream, Vec<OwnedFd>) {
-    let mut socket = UnixStream::connect(server.running().socket_path.as_ref().unwrap()).unwrap();
+    let mut socket = UnixStream::connect(server.running().socket.as_ref().unwrap().path()).unwrap();
     socket.write_all(Hello::new(b"", 1, 0).as_bytes()).unwrap();
     let mut welcome: Welcome = FromZeros::new_zeroed();
     socket.read_exact(welcome.as_mut_bytes()).unwrap();

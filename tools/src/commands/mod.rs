@@ -32,7 +32,7 @@ pub fn run(cli: &Cli) -> Result<ExitStatus, Failure> {
         Command::Stat(arguments) => stat::run(arguments, url, json),
         Command::Prefix(arguments) => prefix::run(arguments, url, json),
         Command::Ls(arguments) => ls::run(arguments, url, json),
-        Command::Top(arguments) => top::run(arguments, json),
+        Command::Top(arguments) => top::run(arguments, url, json),
         Command::Check(arguments) => check::run(arguments, json),
         Command::Bench(command) => bench::run(command, url, json),
     }

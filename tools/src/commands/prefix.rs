@@ -41,12 +41,7 @@ pub fn run(arguments: &PrefixArguments, url: &str, json: bool) -> Result<ExitSta
 ///
 /// # Errors
 /// What the store says, keys that are no chain, output that can't be written.
-pub fn stat(
-    client: &Client,
-    keys: &[Vec<u8>],
-    format: KeyFormat,
-    json: bool,
-) -> Result<ExitStatus, Failure> {
+pub fn stat(client: &Client, keys: &[Vec<u8>], format: KeyFormat, json: bool) -> Result<ExitStatus, Failure> {
     lanner_shared::chain::checked(keys)?;
     let infos = client.query_batch(&chain::stored_keys(keys))?;
     let mut lines = String::new();
@@ -64,6 +59,10 @@ pub fn stat(
         let said = bytes.map_or("missing".to_owned(), |bytes| format!("{bytes} bytes"));
         lines += &format!("{index:<6}{said:<16}{}\n", format.show(key));
     }
-    if json { store::print_json(&blocks)? } else { store::print(lines.as_bytes())? }
+    if json {
+        store::print_json(&blocks)?
+    } else {
+        store::print(lines.as_bytes())?
+    }
     Ok(if infos.iter().all(Result::is_ok) { ExitStatus::Done } else { ExitStatus::No })
 }

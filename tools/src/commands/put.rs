@@ -20,7 +20,7 @@ pub struct PutArguments {
     /// The file with the value; `-`, or nothing, for standard input
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Remove the object after this time, in whole seconds
+    /// Remove the object after this time; a part of a second counts as a whole one
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     ttl: Option<Duration>,
     /// How the object withstands eviction: soft goes last, hard never goes and needs --ttl

@@ -55,20 +55,22 @@ fn object(client: &Client, key: &[u8], format: KeyFormat, json: bool) -> Result<
 
 fn shards(client: &Client, json: bool) -> Result<(), Failure> {
     let stats = client.stats()?;
-    let parse = |(server, text): &(String, String)| {
+    let parse = |(at, (server, text)): (usize, &(String, String))| {
+        // A server's shards come in their order.
+        let shard = stats[..at].iter().filter(|(other, _)| other == server).count();
         let stats: Value = serde_json::from_str(text).unwrap_or_default();
-        (server.clone(), stats)
+        (server.clone(), shard, stats)
     };
-    let stats: Vec<(String, Value)> = stats.iter().map(parse).collect();
+    let stats: Vec<(String, usize, Value)> = stats.iter().enumerate().map(parse).collect();
     if json {
-        let answer = |(server, stats): &(String, Value)| json!({ "server": server, "stats": stats });
+        let answer = |(server, shard, stats): &(String, usize, Value)| json!({ "server": server, "shard": shard, "stats": stats });
         return store::print_json(&stats.iter().map(answer).collect::<Vec<_>>());
     }
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(COLUMNS);
-    for (server, stats) in &stats {
-        let mut cells = vec![Cell::new(server)];
+    for (server, shard, stats) in &stats {
+        let mut cells = vec![Cell::new(server), Cell::new(shard).set_alignment(CellAlignment::Right)];
         let number = |name: &str| stats[name].as_u64().unwrap_or(0);
         cells.extend(cells_of(&number, &stats["look_ups"]));
         table.add_row(cells);
@@ -77,8 +79,9 @@ fn shards(client: &Client, json: bool) -> Result<(), Failure> {
     store::print(lines.as_bytes())
 }
 
-const COLUMNS: [&str; 13] = [
+const COLUMNS: [&str; 14] = [
     "server",
+    "shard",
     "objects",
     "used",
     "capacity",
@@ -93,7 +96,7 @@ const COLUMNS: [&str; 13] = [
     "false positives",
 ];
 
-/// All columns but the server's.
+/// All columns but the server's and the shard's.
 fn cells_of(number: &dyn Fn(&str) -> u64, look_ups: &Value) -> Vec<Cell> {
     let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
     let size = |bytes: u64| right(ByteSize(bytes).display().iec().to_string());

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use clap::Args;
 use comfy_table::{Cell, CellAlignment, Table, presets};
+use lanner_client::{ClientConfig, DEFAULT_PORT};
 use serde_json::Value;
 
 use super::stat::hit_rate;
@@ -22,9 +23,9 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 /// Flags of `lanner top`.
 #[derive(Args, Debug)]
 pub struct TopArguments {
-    /// The server's admin endpoint
-    #[arg(long, default_value = "http://127.0.0.1:7412", value_name = "URL")]
-    admin: String,
+    /// The server's admin endpoint; by default at the host of --url, one port higher
+    #[arg(long, value_name = "URL")]
+    admin: Option<String>,
     /// Print once and end
     #[arg(long)]
     once: bool,
@@ -37,10 +38,14 @@ pub struct TopArguments {
 ///
 /// # Errors
 /// An endpoint that can't be reached or is none, output that can't be written.
-pub fn run(arguments: &TopArguments, json: bool) -> Result<ExitStatus, Failure> {
+pub fn run(arguments: &TopArguments, url: &str, json: bool) -> Result<ExitStatus, Failure> {
+    let admin = match &arguments.admin {
+        Some(admin) => admin.clone(),
+        None => admin_of(url)?,
+    };
     let mut before = None;
     loop {
-        let now = ask(&arguments.admin)?;
+        let now = ask(&admin)?;
         if json {
             store::print_json(&now)?;
         } else {
@@ -53,6 +58,15 @@ pub fn run(arguments: &TopArguments, json: bool) -> Result<ExitStatus, Failure> 
         before = Some(now);
         thread::sleep(arguments.interval);
     }
+}
+
+/// Where the admin endpoint of the first server of `url` is, if it has the port that servers give it by default.
+fn admin_of(url: &str) -> Result<String, Failure> {
+    let config: ClientConfig = url.parse()?;
+    let server = config.servers.first().map_or("", |server| &**server);
+    let (host, port) = server.rsplit_once(':').unwrap_or((server, ""));
+    let port: u16 = port.parse().unwrap_or(DEFAULT_PORT);
+    Ok(format!("http://{host}:{}", port.saturating_add(1)))
 }
 
 fn ask(admin: &str) -> Result<Value, Failure> {
