@@ -89,7 +89,7 @@ impl GroupPrefix {
 }
 
 /// A key as it's stored; on the stack where the block's key is a digest.
-pub type StoredKey = smallvec::SmallVec<[u8; 104]>;
+pub type StoredKey = smallvec::SmallVec<[u8; 96]>;
 
 /// `keys` if they are a chain: 1 to [`MAX_CHAIN_BLOCKS`] keys of 1 to [`MAX_BLOCK_KEY_BYTES`] bytes.
 ///

@@ -5,7 +5,7 @@ use super::{Call, Exchange, Request, drive};
 use crate::client::ClientInner;
 use crate::connection::Receiver;
 use crate::lane::{Lane, Route};
-use lanner_shared::chain::{self, GROUP_BLOCKS, GroupPrefix};
+use lanner_shared::chain::{self, GROUP_BLOCKS, GroupPrefix, StoredKey};
 use lanner_shared::error::Malformation;
 use lanner_shared::time::Clock;
 use lanner_shared::wire::header::Header;
@@ -27,8 +27,6 @@ struct Group {
     /// Place of the first block in its chain.
     first: u32,
     prefix: GroupPrefix,
-    /// Its leading blocks that are there.
-    found: Vec<Descriptor>,
 }
 
 /// The groups that go to one shard in one frame.
@@ -37,6 +35,16 @@ struct Part {
     groups: Vec<u32>,
     request_bytes: usize,
     reply_bytes: usize,
+    answer: Answer,
+}
+
+/// What was said of a frame's groups.
+#[derive(Default)]
+struct Answer {
+    /// Of each group the number of leading blocks that are there.
+    numbers: Vec<u16>,
+    /// Those of all groups.
+    found: Vec<Descriptor>,
 }
 
 impl<'a, K: AsRef<[u8]>> MatchCall<'a, K> {
@@ -51,7 +59,6 @@ impl<'a, K: AsRef<[u8]>> MatchCall<'a, K> {
                     chain: index as u32,
                     first: (number * GROUP_BLOCKS) as u32,
                     prefix,
-                    found: Vec::new(),
                 });
             }
         }
@@ -78,28 +85,42 @@ impl<'a, K: AsRef<[u8]>> MatchCall<'a, K> {
                 groups: vec![group],
                 request_bytes,
                 reply_bytes,
+                answer: Answer::default(),
             }),
         }
     }
 
     /// For each chain its leading blocks: their keys as they're stored, and what was answered.
-    pub fn into_matches(self) -> Vec<(Vec<chain::StoredKey>, Descriptors)> {
+    pub fn into_matches(self) -> Vec<(Vec<StoredKey>, Descriptors)> {
+        let mut found_of: Vec<&[Descriptor]> = vec![&[]; self.groups.len()];
+        for part in &self.parts {
+            let mut rest = part.answer.found.as_slice();
+            for (group, number) in part.groups.iter().zip(&part.answer.numbers) {
+                (found_of[*group as usize], rest) = rest.split_at(usize::from(*number));
+            }
+        }
         let none = || (Vec::new(), Descriptors { found: Vec::new(), asked: self.asked });
         let mut matches: Vec<_> = self.chains.iter().map(|_| none()).collect();
-        for group in self.groups {
+        for (group, found) in self.groups.iter().zip(found_of) {
             let (keys, descriptors) = &mut matches[group.chain as usize];
-            // Behind a gap in an earlier group.
-            if descriptors.found.len() != group.first as usize {
-                continue;
+            // Else it's behind a gap in an earlier group.
+            if descriptors.found.len() == group.first as usize {
+                let blocks = self.blocks(group).iter().take(found.len());
+                keys.extend(blocks.map(|key| group.prefix.stored_key(key.as_ref())));
+                descriptors.found.extend(found);
             }
-            let blocks = &self.chains[group.chain as usize][group.first as usize..];
-            keys.extend(
-                blocks.iter().take(group.found.len()).map(|key| group.prefix.stored_key(key.as_ref())),
-            );
-            descriptors.found.extend(group.found);
         }
         matches
     }
+
+    fn blocks(&self, group: &Group) -> &[K] {
+        blocks(self.chains, group)
+    }
+}
+
+fn blocks<'a, K>(chains: &[&'a [K]], group: &Group) -> &'a [K] {
+    let rest = &chains[group.chain as usize][group.first as usize..];
+    &rest[..rest.len().min(GROUP_BLOCKS)]
 }
 
 impl<K: AsRef<[u8]>> Call for MatchCall<'_, K> {
@@ -109,13 +130,16 @@ impl<K: AsRef<[u8]>> Call for MatchCall<'_, K> {
             if part.exchange.is_done() {
                 continue;
             }
-            // What the server says of the groups is written while it's asked for nothing any more.
-            let mut receiver =
-                Collector { found: Vec::new(), groups: part.groups.len(), numbers: Vec::new() };
             let request = PartRequest { chains: self.chains, groups: &self.groups, indices: &part.groups };
+            let mut receiver = Collector {
+                chains: self.chains,
+                groups: &self.groups,
+                indices: &part.groups,
+                answer: &mut part.answer,
+            };
             match drive(&mut part.exchange, lane, client, &request, &mut receiver) {
                 Poll::Pending => is_done = false,
-                Poll::Ready(Ok(())) => receiver.hand_out(&mut self.groups, &part.groups)?,
+                Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
             }
         }
@@ -145,41 +169,30 @@ impl<K: AsRef<[u8]>> Request for PartRequest<'_, K> {
     fn encode(&self, frame: &mut Vec<u8>) {
         for index in self.indices {
             let group = &self.groups[*index as usize];
-            let rest = &self.chains[group.chain as usize][group.first as usize..];
-            match_chain::append_group(frame, &group.prefix, &rest[..rest.len().min(GROUP_BLOCKS)]);
+            match_chain::append_group(frame, &group.prefix, blocks(self.chains, group));
         }
     }
 }
 
 /// Takes the answer of one frame.
-struct Collector {
-    groups: usize,
-    numbers: Vec<u16>,
-    found: Vec<Descriptor>,
+struct Collector<'a, K> {
+    chains: &'a [&'a [K]],
+    groups: &'a [Group],
+    indices: &'a [u32],
+    answer: &'a mut Answer,
 }
 
-impl Collector {
-    /// Gives each group its blocks.
-    fn hand_out(self, groups: &mut [Group], indices: &[u32]) -> Result<()> {
-        let mut rest = self.found.as_slice();
-        for (index, number) in indices.iter().zip(self.numbers) {
-            let number = usize::from(number);
-            let (mine, behind) = rest.split_at_checked(number).unwrap_or_default();
-            if number > GROUP_BLOCKS {
-                return Err(Error::Malformed { reason: Malformation::Field, detail: number as u64 });
-            }
-            groups[*index as usize].found = mine.to_vec();
-            rest = behind;
-        }
-        Ok(())
-    }
-}
-
-impl Receiver for Collector {
+impl<K> Receiver for Collector<'_, K> {
     fn reply(&mut self, _header: &Header, body: &[u8]) -> Result<()> {
-        let (numbers, found) = match_chain::decode_reply(body, self.groups)?;
-        self.numbers = numbers.iter().map(|number| number.get()).collect();
-        self.found = found.to_vec();
+        let (numbers, found) = match_chain::decode_reply(body, self.indices.len())?;
+        let asked = self.indices.iter().map(|index| blocks(self.chains, &self.groups[*index as usize]).len());
+        for (number, asked) in numbers.iter().zip(asked) {
+            if usize::from(number.get()) > asked {
+                return Err(Error::Malformed { reason: Malformation::Field, detail: number.get().into() });
+            }
+        }
+        *self.answer =
+            Answer { numbers: numbers.iter().map(|number| number.get()).collect(), found: found.to_vec() };
         Ok(())
     }
 

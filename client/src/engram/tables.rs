@@ -10,6 +10,7 @@ use crate::client::Client;
 use crate::snapshot::{Freshness, Snapshot};
 use arc_swap::ArcSwapOption;
 use lanner_shared::Error;
+use lanner_shared::time::Clock;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -117,16 +118,17 @@ impl StoredTables {
 
     #[cold]
     fn read_afresh(&self, rows: &Rows<'_>, target: &mut [u8], freshness: Freshness) -> EngramResult<()> {
-        let mut attempts = 2;
+        let deadline = Clock.now().plus(self.client.inner.config().timeout);
         loop {
-            let snapshot = self.prepare()?;
-            self.snapshot.store(Some(snapshot.clone()));
-            attempts -= 1;
-            match self.client.read_checked(&snapshot, rows, target, freshness) {
-                Ok(_) => return Ok(()),
+            let outcome = self.prepare().and_then(|snapshot| {
+                self.snapshot.store(Some(snapshot.clone()));
+                Ok(self.client.read_checked(&snapshot, rows, target, freshness).map(drop)?)
+            });
+            match outcome {
                 // The tables changed in the very moment, or this thread was held up for a whole lease.
-                Err(Error::LeaseExpired { .. } | Error::EpochChanged) if attempts > 0 => {}
-                Err(error) => return Err(error.into()),
+                Err(EngramError::Store(Error::LeaseExpired { .. } | Error::EpochChanged))
+                    if Clock.now() < deadline => {}
+                outcome => return outcome,
             }
         }
     }

@@ -20,7 +20,21 @@ const LOCK_NAME: &str = "lock";
 pub struct SocketFile {
     path: PathBuf,
     /// Tells it from another server's that has taken its place.
+    made: Made,
+}
+
+/// What no two files of one path share: an inode may come again, but not with the time of its making.
+#[derive(Debug, PartialEq, Eq)]
+struct Made {
     inode: u64,
+    changed: (i64, i64),
+}
+
+impl Made {
+    fn of(path: &Path) -> io::Result<Made> {
+        let file = fs::symlink_metadata(path)?;
+        Ok(Made { inode: file.ino(), changed: (file.ctime(), file.ctime_nsec()) })
+    }
 }
 
 impl SocketFile {
@@ -33,8 +47,7 @@ impl SocketFile {
         remove_if_left_behind(path)?;
         let listener = UnixListener::bind(path)?;
         listener.set_nonblocking(true)?;
-        let inode = fs::symlink_metadata(path)?.ino();
-        Ok((SocketFile { path: path.to_owned(), inode }, listener.into()))
+        Ok((SocketFile { path: path.to_owned(), made: Made::of(path)? }, listener.into()))
     }
 
     /// Listens at `name` in the folder that servers share, and clears it of what others left behind.
@@ -58,7 +71,7 @@ impl SocketFile {
 
     /// Removes it, unless another server has taken its place.
     pub fn remove(&self) {
-        if fs::symlink_metadata(&self.path).is_ok_and(|file| file.ino() == self.inode) {
+        if Made::of(&self.path).is_ok_and(|made| made == self.made) {
             let _ = fs::remove_file(&self.path);
         }
     }

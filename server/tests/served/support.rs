@@ -7,7 +7,15 @@ use lanner_server::config::resolve::resolve;
 use lanner_server::server::{Running, Server};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
+
+/// A free port at an address that no other test has: clients of a server that has ended would come to whoever got its port.
+fn own_address() -> String {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("127.0.{}.{}:0", 1 + number / 250, 1 + number % 250)
+}
 
 /// A server that ends with the test.
 pub struct TestServer {
@@ -19,8 +27,9 @@ impl TestServer {
     /// Starts a server with these flags beside the ones that every test wants.
     pub fn start(flags: &[&str]) -> TestServer {
         let mut line = vec!["lanner-server", "--admin", "off", "--huge-pages", "off"];
+        let listen = own_address();
         if !flags.contains(&"--listen") {
-            line.extend(["--listen", "127.0.0.1:0"]);
+            line.extend(["--listen", &listen]);
         }
         if !flags.contains(&"--memory") {
             line.extend(["--memory", "64MiB"]);
