@@ -81,10 +81,17 @@ impl SocketFile {
 fn remove_if_left_behind(path: &Path) -> io::Result<()> {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
     let is_refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
-    if is_socket && UnixStream::connect(path).is_err_and(is_refused) {
+    if is_socket && !is_bound_here(path) && UnixStream::connect(path).is_err_and(is_refused) {
         fs::remove_file(path)?;
     }
     Ok(())
+}
+
+/// Whether a process of this network namespace is known to have the socket open: asking it would cost it a connection. One of
+/// another container isn't seen here.
+fn is_bound_here(path: &Path) -> bool {
+    let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    path.to_str().is_some_and(|path| sockets.lines().any(|line| line.ends_with(&format!(" {path}"))))
 }
 
 #[cfg(test)]

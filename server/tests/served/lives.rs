@@ -145,7 +145,7 @@ fn connections_are_few_and_stay() {
     let reports =
         server.reports_when(|reports| reports.iter().all(|report| report.stats.hits(Opcode::Get) > 1_000));
     let opened: u64 = reports.iter().map(|report| report.transport.connections_opened).sum();
-    assert!(opened <= 4, "{opened} connections");
+    assert!(opened <= 4, "{opened} connections: {reports:#?}");
 }
 
 #[test]
