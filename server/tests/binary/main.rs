@@ -154,7 +154,7 @@ fn what_cannot_be_started_is_said_in_one_line() {
     refused(&["--memory", "200GiB", "--shards", "1"], "--memory");
     refused(&["--no-such-flag"], "--no-such-flag");
     refused(&["--config", "/no/such/file"], "/no/such/file");
-    refused(&["--policy", "adaptive"], "adaptive");
+    refused(&["--policy", "clock"], "adaptive");
 }
 
 /// Shows that what `--print-config` prints starts the same server, and that nothing is left running by it.

@@ -61,7 +61,11 @@ pub fn maps(client: usize) -> bool {
 }
 
 pub fn policy(seed: u64) -> PolicyKind {
-    if seed.is_multiple_of(2) { PolicyKind::S3Fifo } else { PolicyKind::Lru }
+    match seed % 4 {
+        0 => PolicyKind::Adaptive,
+        2 => PolicyKind::S3Fifo,
+        _ => PolicyKind::Lru,
+    }
 }
 
 pub fn shard_config() -> ShardConfig {
