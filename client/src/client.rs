@@ -399,16 +399,45 @@ impl Client {
         freshness: Freshness,
     ) -> Result<Instant> {
         if snapshot.is_local() {
-            return snapshot.read_local(ranges, destination, freshness);
+            return self.read_local(snapshot, ranges, destination, freshness);
         }
         // Nothing is sent for a lease that has ended already.
         snapshot.check_lease()?;
         let mut call = ReadCall::new(snapshot, ranges, destination, freshness);
         run(&self.inner, &mut call)?;
         if snapshot.has_local_source() {
-            return snapshot.read_local(ranges, destination, freshness);
+            return self.read_local(snapshot, ranges, destination, freshness);
         }
         Ok(Clock.now())
+    }
+
+    #[inline]
+    pub(crate) fn read_local<R: Ranges + ?Sized>(
+        &self,
+        snapshot: &Snapshot,
+        ranges: &R,
+        destination: &mut [u8],
+        freshness: Freshness,
+    ) -> Result<Instant> {
+        let now = snapshot.read_local(ranges, destination, freshness)?;
+        if snapshot.are_touches_due(now) {
+            self.hand_in_touches(snapshot, now);
+        }
+        Ok(now)
+    }
+
+    /// Tells the shards what was read in their memory. No system call, and no connection is made for it.
+    #[cold]
+    fn hand_in_touches(&self, snapshot: &Snapshot, now: Instant) {
+        with_lane(&self.inner, |lane| {
+            snapshot.take_touches(now, |source, touch| {
+                if let Some(connection) = lane.open_connection(source.route)
+                    && connection.boot_id == source.boot_id
+                {
+                    connection.tell_touch(touch);
+                }
+            });
+        });
     }
 
     /// [`Client::read_ranges_from_snapshot`] that refreshes the snapshot when that is due, and once more (and reads once

@@ -102,6 +102,12 @@ impl Lane {
         slot.and_then(Option::as_deref_mut).ok_or(Error::InvalidArgument("no such server".into()))
     }
 
+    /// The connection to `route`, if there is one.
+    #[inline]
+    pub fn open_connection(&mut self, route: Route) -> Option<&mut Connection> {
+        self.connections.get_mut(usize::from(route.server))?.get_mut(usize::from(route.shard))?.as_deref_mut()
+    }
+
     /// The connection to `route` with this serial number, if it's still the one.
     #[inline]
     pub fn existing(&mut self, route: Route, serial: u64) -> Option<&mut Connection> {

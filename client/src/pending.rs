@@ -160,7 +160,7 @@ impl Client {
         ranges::check(ranges, destination.len() as u64, lengths)?;
         snapshot.check_lease()?;
         if snapshot.has_local_source() {
-            snapshot.read_local(ranges, destination, freshness)?;
+            self.read_local(snapshot, ranges, destination, freshness)?;
         }
         Ok(Pending::start(self, ReadCall::new(snapshot, ranges, destination, freshness)))
     }

@@ -16,6 +16,7 @@ pub(crate) mod tcp;
 use crate::mapping::Mapping;
 use ahash::HashMap;
 use lanner_shared::error::Limit;
+use lanner_shared::shm::touch_ring::Touch;
 use lanner_shared::wire::{self, MAX_VERSION, Opcode, body, header::Header, hello::short_boot};
 use lanner_shared::{Error, Result, ShardId};
 use std::sync::Arc;
@@ -153,6 +154,13 @@ impl Connection {
             Transport::Shm(shm) => shm.is_peer_there(),
             #[cfg(feature = "simulation")]
             Transport::Simulated(_) => true,
+        }
+    }
+
+    /// Tells the shard of a read that it took no part in, where it can be told without a frame.
+    pub fn tell_touch(&mut self, touch: Touch) {
+        if let Transport::Shm(shm) = &mut self.transport {
+            shm.tell_touch(touch);
         }
     }
 

@@ -8,6 +8,7 @@ use lanner_shared::shm::lane_memory::LaneMemory;
 use lanner_shared::shm::lane_page::STAGING_BYTES;
 use lanner_shared::shm::line_ring::{Consumer, LINE_DATA_BYTES, Producer};
 use lanner_shared::shm::park;
+use lanner_shared::shm::touch_ring::{Touch, TouchWriter};
 use lanner_shared::wire::MAX_VERSION;
 use lanner_shared::wire::header::{HEADER_BYTES, Header};
 use lanner_shared::{Error, Result};
@@ -30,6 +31,7 @@ pub(crate) struct ShmTransport {
     wake_client: OwnedFd,
     requests: Producer,
     replies: Consumer,
+    touches: TouchWriter,
     /// Bytes put into the staging buffer since the beginning.
     staged: u64,
     /// Header and body of the frame that's being received, as far as its lines have come.
@@ -56,6 +58,7 @@ impl ShmTransport {
             wake_client: granted.wake_client,
             requests: Producer::default(),
             replies: Consumer::default(),
+            touches: TouchWriter::default(),
             staged: 0,
             frame: Vec::new(),
             is_frame_whole: false,
@@ -73,6 +76,12 @@ impl ShmTransport {
             self.wake_shard_if_parked();
         }
         Ok(written)
+    }
+
+    /// Publishes a touch, which the shard takes at its next tick; if it takes none, the touch is dropped. A shard that sleeps isn't
+    /// woken for one.
+    pub fn tell_touch(&mut self, touch: Touch) {
+        self.touches.publish(self.lane.touches(), std::iter::once(touch));
     }
 
     /// Puts payload bytes into the staging buffer, as many as there is room for.

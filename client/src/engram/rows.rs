@@ -113,6 +113,12 @@ impl Ranges for Rows<'_> {
         self.0.iter().flat_map(LayerRows::iter)
     }
 
+    /// A look-up has a row of each head, so of each table.
+    #[inline]
+    fn whole_key_set(&self) -> bool {
+        true
+    }
+
     #[inline]
     fn common_length(&self) -> Option<u64> {
         let (first, rest) = self.0.split_first()?;

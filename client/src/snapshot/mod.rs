@@ -7,12 +7,14 @@
 
 pub(crate) mod gather;
 pub(crate) mod ranges;
+mod touches;
 
 use crate::call::keys::Descriptors;
 use crate::lane::Route;
 use crate::mapping::Mapping;
 use lanner_shared::error::{Malformation, WireError};
 use lanner_shared::lease::LeaseTerm;
+use lanner_shared::shm::touch_ring::Touch;
 use lanner_shared::time::{Clock, Instant};
 use lanner_shared::wire::Descriptor;
 use lanner_shared::{Error, Result};
@@ -20,6 +22,7 @@ use ranges::Ranges;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::Duration;
+use touches::Touches;
 
 /// How fresh what a read returns must be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,6 +43,7 @@ pub struct Snapshot {
     pub(crate) sources: SmallVec<[Source; 4]>,
     pub(crate) epochs: Vec<Epoch>,
     term: LeaseTerm,
+    touches: Touches,
 }
 
 /// Where an object's value lies.
@@ -107,6 +111,7 @@ impl Snapshot {
             sources: SmallVec::new(),
             epochs: Vec::new(),
             term: LeaseTerm { deadline: Instant::NEVER, refresh_at: Instant::NEVER },
+            touches: Touches::new(answers.found.len()),
         };
         let made = Clock.now();
         for (index, descriptor) in answers.found.iter().enumerate() {
@@ -236,7 +241,26 @@ impl Snapshot {
             }
             _ => gather::gather_from_many(ranges, &self.entries, &self.sources, target),
         }
+        self.touches.note(ranges);
         self.check_lease()
+    }
+
+    /// Whether the shards are to be told what was read in their memory; see [`Snapshot::take_touches`].
+    #[inline]
+    pub(crate) fn are_touches_due(&self, now: Instant) -> bool {
+        self.touches.are_due(now)
+    }
+
+    /// What was read in shared memory since the last time: for each segment its objects.
+    pub(crate) fn take_touches(&self, now: Instant, mut tell: impl FnMut(&Source, Touch)) {
+        for index in self.touches.take() {
+            if let Some(entry) = self.entries.get(index)
+                && let Some(source) = self.sources.get(usize::from(entry.source))
+                && source.mapping.is_some()
+            {
+                tell(source, Touch { slot: entry.slot, generation: entry.generation, read_at: now });
+            }
+        }
     }
 
     /// Whether an epoch word of a mapped segment has another value than when the leases were granted.

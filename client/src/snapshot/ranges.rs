@@ -21,6 +21,10 @@ pub(crate) trait Ranges {
     fn range(&self, index: usize) -> Range;
     /// All of them in order, as quickly as that goes.
     fn iter(&self) -> impl Iterator<Item = Range>;
+    /// Whether they are known to name all keys that there are, more or less.
+    fn whole_key_set(&self) -> bool {
+        false
+    }
     /// The length that all of them have, where that's known without looking at each.
     fn common_length(&self) -> Option<u64> {
         None

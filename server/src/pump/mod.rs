@@ -312,8 +312,9 @@ impl Pump {
         if let Some(lease_ttl) = self.control.lease_ttl_while_draining(self.core.now) {
             self.core.shards.iter_mut().for_each(|shard| shard.set_lease_ttl(lease_ttl));
         }
-        let outcome = self.tick_shards();
+        // Takes the touches of clients, which the choice of victims is to know of.
         self.shm.tick(&mut self.core);
+        let outcome = self.tick_shards();
         self.tcp.tick(&mut self.core);
         if let Some(acceptor) = &mut self.acceptor {
             acceptor.tick(&mut self.core);

@@ -39,7 +39,7 @@ impl Shard {
     }
 
     /// Notes a read that went past the shard (shared memory, one-sided), which its reader hands in later. Grants no lease;
-    /// a stale one is ignored.
+    /// one of an object that is gone is ignored.
     pub fn touch(&mut self, slot: SlotId, generation: Generation) {
         if self.slots.life(slot) == Life::Published && self.slots.generation(slot) == generation {
             self.note_access(slot);

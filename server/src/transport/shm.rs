@@ -6,6 +6,7 @@
 
 use super::tcp::PEER_TIMEOUT;
 use super::{Core, Transport};
+use crate::memory::slots::{Generation, SlotId};
 use crate::pump::ring::{Completion, Operation, OperationKind};
 use crate::service::Caller;
 use crate::service::inbound::{Inbound, PayloadTarget};
@@ -15,6 +16,7 @@ use lanner_shared::shm::lane_memory::LaneMemory;
 use lanner_shared::shm::lane_page::{INLINE_PAYLOAD_BYTES, LANE_BYTES, STAGING_BYTES};
 use lanner_shared::shm::line_ring::{Consumer, Producer};
 use lanner_shared::shm::park;
+use lanner_shared::shm::touch_ring::{Touch, TouchReader};
 use lanner_shared::time::{Clock, Instant};
 use lanner_shared::wire::header::{HEADER_BYTES, Header};
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -48,6 +50,7 @@ struct Peer {
     caller: Caller,
     requests: Consumer,
     reply_ring: Producer,
+    touches: TouchReader,
     /// The frame whose lines are being taken.
     frame: Vec<u8>,
     inbound: Inbound,
@@ -72,6 +75,7 @@ impl Shm {
             caller,
             requests: Consumer::default(),
             reply_ring: Producer::default(),
+            touches: TouchReader::default(),
             frame: Vec::new(),
             inbound: Inbound::default(),
             replies: Replies::default(),
@@ -118,6 +122,7 @@ impl Transport for Shm {
     fn tick(&mut self, core: &mut Core) {
         // A lane is ended through its socket, whose watcher then removes it.
         for (_, peer) in &mut self.lanes {
+            peer.take_touches(core);
             if peer.has_broken_rules {
                 core.stats.protocol_errors += 1;
                 peer.has_broken_rules = false;
@@ -176,6 +181,18 @@ impl Peer {
             self.flush(core);
         }
         has_worked | self.flush(core)
+    }
+
+    /// Tells the shard of reads that it took no part in. One that lies further back than a lease is history: its client was held
+    /// up, and what it read since is told by the next ones.
+    fn take_touches(&mut self, core: &mut Core) {
+        let shard = &mut core.shards[self.tenant];
+        let oldest = core.now.minus(shard.config().lease_ttl);
+        self.touches.take_all(self.lane.touches(), |Touch { slot, generation, read_at }| {
+            if read_at >= oldest {
+                shard.touch(SlotId(slot), Generation(generation));
+            }
+        });
     }
 
     fn end(&self) {

@@ -4,9 +4,10 @@
 
 use super::lane_page::{
     LANE_BYTES, LanePage, REPLIES_OFFSET, REPLY_LINES, REQUEST_LINES, REQUESTS_OFFSET, STAGING_BYTES,
-    STAGING_OFFSET,
+    STAGING_OFFSET, TOUCHES, TOUCHES_OFFSET,
 };
 use super::line_ring::{Line, Ring};
+use super::touch_ring::{Place, TouchRing};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -60,6 +61,18 @@ impl LaneMemory {
     #[must_use]
     pub fn replies(&self) -> Ring<'_> {
         Ring { lines: self.lines(REPLIES_OFFSET, REPLY_LINES), consumed: &self.page().replies_consumed.0 }
+    }
+
+    /// The touches from client to shard.
+    #[inline]
+    #[must_use]
+    pub fn touches(&self) -> TouchRing<'_> {
+        let page = self.page();
+        // SAFETY: within the mapping (offset and count are the layout's constants), aligned, atomics only.
+        let places = unsafe {
+            std::slice::from_raw_parts(self.start.as_ptr().add(TOUCHES_OFFSET).cast::<Place>(), TOUCHES)
+        };
+        TouchRing { places, written: &page.touches_written.0, taken: &page.touches_taken.0 }
     }
 
     #[inline]
