@@ -221,7 +221,8 @@ mod loom_tests {
             let shared = Shared::new();
             let publishing = shared.clone();
             let writer = loom::thread::spawn(move || {
-                let place = publishing.ring().place(0);
+                let ring = publishing.ring();
+                let place = ring.place(0);
                 place.object.store(1 << 32 | 1, Ordering::Relaxed);
                 publishing.written.store(1, Ordering::Release);
                 place.read_at.store(1, Ordering::Relaxed);
