@@ -4,7 +4,7 @@
 //!
 //! [`floor`] holds the limits themselves: what this machine could do if there were no store at all. [`latency`] and [`engram`] are the
 //! products' measurements, [`target`] the store that they measure. [`eviction`] measures no time: it replays traces on the server's orders of
-//! eviction.
+//! eviction; [`trace`] replays them against running servers.
 
 pub mod engram;
 pub mod environment;
@@ -16,4 +16,5 @@ pub mod plot;
 pub mod progress;
 pub mod report;
 pub mod target;
+pub mod trace;
 pub mod workload;

@@ -4,3 +4,4 @@ mod bench;
 mod commands;
 mod support;
 mod top;
+mod trace;

@@ -1,5 +1,6 @@
 //! The outcome of a comparison of orders of eviction, as a table for people and as JSON for programs.
 
+use std::collections::HashSet;
 use std::io::{self, Write};
 
 use comfy_table::{Cell, CellAlignment, Table, presets};
@@ -8,6 +9,7 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
 use super::Order;
+use super::trace::Request;
 use crate::bench::environment::Environment;
 
 /// A whole report.
@@ -36,6 +38,23 @@ pub struct TraceSummary {
     pub blocks: u64,
     /// From the first request to the last.
     pub seconds: f64,
+}
+
+impl TraceSummary {
+    /// What the `requests` of a file are.
+    #[must_use]
+    pub fn of(file: String, requests: &[Request]) -> TraceSummary {
+        let (first, last) = (requests.first(), requests.last());
+        let span_ms = first.zip(last).map_or(0, |(first, last)| last.at_ms - first.at_ms);
+        let blocks = requests.iter().flat_map(|request| &request.blocks);
+        TraceSummary {
+            file,
+            requests: requests.len() as u64,
+            uses: blocks.clone().count() as u64,
+            blocks: blocks.collect::<HashSet<_>>().len() as u64,
+            seconds: span_ms as f64 / 1000.0,
+        }
+    }
 }
 
 /// One order at one capacity.

@@ -4,9 +4,11 @@
 //! | call | over shared memory | over TCP |
 //! |---|---|---|
 //! | `exists`, `get` and `put` below 64 KiB | round trip over a bare ring | echo of the same bytes each way |
+//! | `match` of a chain | round trip over a bare ring | echo of the same bytes each way |
 //! | `get` and `put` from 64 KiB on | `memcpy` of memory that no cache holds | transfer of the same bytes |
 
 pub mod calls;
+pub mod chain;
 pub mod values;
 
 use std::rc::Rc;
@@ -32,6 +34,7 @@ use super::target;
 use super::workload::{Plan, Workload, alternate};
 use crate::exit::Failure;
 use calls::{ExistsCall, GetCall, PipelinedGets, PutCall};
+use chain::MatchCall;
 use values::{Stored, Values};
 
 /// From this size on a read over shared memory costs what copying costs, and below what asking costs.
@@ -52,6 +55,8 @@ pub enum Op {
     Put,
     /// Asks whether a key is there.
     Exists,
+    /// Asks how much of a chain of blocks is there, and leases it; all of it is.
+    Match,
 }
 
 impl Op {
@@ -60,6 +65,7 @@ impl Op {
             Op::Get => "get",
             Op::Put => "put",
             Op::Exists => "exists",
+            Op::Match => "match",
         }
     }
 }
@@ -79,6 +85,8 @@ pub struct LatencySettings {
     pub threads: usize,
     /// Calls that each thread has in flight.
     pub depth: usize,
+    /// Blocks of the chain that is matched.
+    pub chain_blocks: usize,
     /// Bytes of all values of one size together.
     pub working_set: u64,
     /// How much, for each row.
@@ -93,6 +101,11 @@ impl LatencySettings {
     /// Objects of a size that make up the working set.
     fn objects(&self, bytes: usize) -> u64 {
         (self.working_set / bytes.max(1) as u64).clamp(1, MOST_OBJECTS)
+    }
+
+    /// Calls that each thread has in flight: only gets can be more than one.
+    fn depth_of(&self, op: Op) -> usize {
+        if op == Op::Get { self.depth } else { 1 }
     }
 }
 
@@ -117,15 +130,14 @@ pub fn measure(settings: &LatencySettings) -> Result<Report, Failure> {
     let mut results = Vec::new();
     for transport in &settings.transports {
         let client = target::connect(&settings.url, *transport)?;
-        for bytes in &settings.sizes {
+        for (size, bytes) in settings.sizes.iter().enumerate() {
             for op in &settings.ops {
-                // What exists costs doesn't depend on the value's size.
-                if *op != Op::Exists || bytes == &settings.sizes[0] {
-                    results.push(row(
-                        settings,
-                        &client,
-                        Case { op: *op, transport: *transport, bytes: *bytes },
-                    )?);
+                let bytes = if *op == Op::Match { chain::BLOCK_BYTES } else { *bytes };
+                let case = Case { op: *op, transport: *transport, bytes };
+                // What these cost doesn't depend on the value's size.
+                let is_repeated = matches!(op, Op::Exists | Op::Match) && size > 0;
+                if !is_repeated {
+                    results.push(row(settings, &client, case)?);
                 }
             }
         }
@@ -137,11 +149,11 @@ fn row(settings: &LatencySettings, client: &Client, case: Case) -> Result<Row, F
     let values = Values { run: fastrand::u64(..), bytes: case.bytes, seed: settings.seed };
     let count = settings.objects(case.bytes);
     let stored = match case.op {
-        Op::Put => None,
+        Op::Put | Op::Match => None,
         Op::Get | Op::Exists => Some(Arc::new(Stored::new(client, values, count)?)),
     };
-    let depth = if case.op == Op::Get { settings.depth } else { 1 };
-    let make = |seed: u64| product(client, stored.as_ref(), case, values, depth, count, seed);
+    let depth = settings.depth_of(case.op);
+    let make = |seed: u64| product(settings, client, stored.as_ref(), case, values, seed);
     let (verified_bytes, latencies, floor) = if settings.threads > 1 {
         let (verified_bytes, latencies) = many_threads(settings, &make)?;
         (verified_bytes, latencies, None)
@@ -150,13 +162,16 @@ fn row(settings: &LatencySettings, client: &Client, case: Case) -> Result<Row, F
     };
     let parts = depth as u64;
     let rate = latencies.rounds_per_second() * (depth * settings.threads) as f64;
-    let varied = vec![
+    let mut varied = vec![
         ("op", case.op.name().into()),
         ("transport", case.transport.name().into()),
         ("size", case.bytes.into()),
         ("threads", settings.threads.into()),
         ("depth", depth.into()),
     ];
+    if case.op == Op::Match {
+        varied.push(("chain-blocks", settings.chain_blocks.into()));
+    }
     Ok(Row {
         varied,
         iterations: latencies.rounds(),
@@ -171,6 +186,10 @@ fn row(settings: &LatencySettings, client: &Client, case: Case) -> Result<Row, F
 
 /// Objects that evict each other would be missing when they are read. Refused before anything is measured.
 fn check_room(settings: &LatencySettings) -> Result<(), Failure> {
+    // A chain's blocks are tiny.
+    if settings.ops.iter().all(|op| *op == Op::Match) {
+        return Ok(());
+    }
     let servers = target::connect(&settings.url, TransportChoice::Auto)?.servers();
     let capacity: u64 = servers.iter().map(|server| server.capacity_bytes).sum();
     // Each thread that puts has objects of its own.
@@ -186,17 +205,19 @@ fn check_room(settings: &LatencySettings) -> Result<(), Failure> {
     )))
 }
 
+/// What a thread calls. `stored` is there for the calls that read values.
 fn product(
+    settings: &LatencySettings,
     client: &Client,
     stored: Option<&Arc<Stored>>,
     case: Case,
     values: Values,
-    depth: usize,
-    count: u64,
     seed: u64,
 ) -> Box<dyn Workload> {
     let client = client.clone();
+    let depth = settings.depth_of(case.op);
     match (case.op, stored) {
+        (Op::Match, _) => Box::new(MatchCall::new(client, settings.chain_blocks, seed)),
         (Op::Exists, Some(stored)) => Box::new(ExistsCall::new(client, stored.clone(), seed)),
         (Op::Get, Some(stored)) if depth > 1 => {
             Box::new(PipelinedGets::new(client, stored.clone(), depth, seed))
@@ -204,7 +225,8 @@ fn product(
         (Op::Get, Some(stored)) => Box::new(GetCall::new(client, stored.clone(), seed)),
         (Op::Put, _) | (_, None) => {
             // Each thread has keys of its own.
-            Box::new(PutCall::new(client, Values { run: fastrand::u64(..), ..values }, count))
+            let values = Values { run: fastrand::u64(..), ..values };
+            Box::new(PutCall::new(client, values, settings.objects(case.bytes)))
         }
     }
 }
@@ -243,6 +265,7 @@ fn plan_for(plan: Plan, case: Case) -> Plan {
     let rounds_in_a_turn = match (case.transport, case.bytes) {
         (_, LARGE_BYTES..) => 50,
         (TransportChoice::Tcp, _) => 200,
+        _ if case.op == Op::Match => 500,
         _ => 2000,
     };
     Plan { rounds_in_a_turn, ..plan }
@@ -251,12 +274,13 @@ fn plan_for(plan: Plan, case: Case) -> Plan {
 fn floor_of(settings: &LatencySettings, case: Case, count: u64) -> Result<Box<dyn Workload>, Failure> {
     let cores = settings.cores;
     if case.transport == TransportChoice::Tcp {
-        let (request, reply) = match case.op {
-            Op::Exists => (FRAME_BYTES, FRAME_BYTES),
-            Op::Get => (FRAME_BYTES, FRAME_BYTES + case.bytes),
-            Op::Put => (FRAME_BYTES + case.bytes, FRAME_BYTES),
+        let shape = match case.op {
+            Op::Exists => Shape { request: FRAME_BYTES, reply: FRAME_BYTES },
+            Op::Get => Shape { request: FRAME_BYTES, reply: FRAME_BYTES + case.bytes },
+            Op::Put => Shape { request: FRAME_BYTES + case.bytes, reply: FRAME_BYTES },
+            Op::Match => chain::shape(settings.chain_blocks),
         };
-        return Ok(Box::new(AfterQuiet(TcpEcho::new(cores, Shape { request, reply })?)));
+        return Ok(Box::new(AfterQuiet(TcpEcho::new(cores, shape)?)));
     }
     if case.op == Op::Exists || case.bytes < LARGE_BYTES {
         return Ok(Box::new(AfterQuiet(RingRoundTrip::new(cores)?)));

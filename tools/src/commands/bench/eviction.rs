@@ -1,6 +1,5 @@
 //! `lanner bench eviction`: orders of eviction on a trace, by the server's own code.
 
-use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -11,7 +10,7 @@ use clap::Args;
 use crate::bench::environment::Environment;
 use crate::bench::eviction::replay::Keys;
 use crate::bench::eviction::report::{EvictionReport, TraceSummary};
-use crate::bench::eviction::trace::{self, Request};
+use crate::bench::eviction::trace;
 use crate::bench::eviction::{self, Order, plot};
 use crate::exit::{ExitStatus, Failure};
 
@@ -57,7 +56,7 @@ pub fn run(arguments: &EvictionArguments, json: bool) -> Result<ExitStatus, Fail
     let report = EvictionReport {
         benchmark: "eviction",
         environment: Environment::gather(),
-        trace: summary(arguments.trace.display().to_string(), &requests),
+        trace: TraceSummary::of(arguments.trace.display().to_string(), &requests),
         results: eviction::compare(&requests, &arguments.policy, &arguments.capacity, keys),
     };
     let mut output = io::stdout().lock();
@@ -83,17 +82,4 @@ fn block_units(block: ByteSize) -> Result<u32, Failure> {
             ByteSize(most * 64).display().iec()
         ))
     })
-}
-
-fn summary(file: String, requests: &[Request]) -> TraceSummary {
-    let (first, last) = (requests.first(), requests.last());
-    let span_ms = first.zip(last).map_or(0, |(first, last)| last.at_ms - first.at_ms);
-    let blocks = requests.iter().flat_map(|request| &request.blocks);
-    TraceSummary {
-        file,
-        requests: requests.len() as u64,
-        uses: blocks.clone().count() as u64,
-        blocks: blocks.collect::<HashSet<_>>().len() as u64,
-        seconds: span_ms as f64 / 1000.0,
-    }
 }

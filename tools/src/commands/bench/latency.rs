@@ -1,4 +1,4 @@
-//! `lanner bench latency`: get, put and exists against their limits.
+//! `lanner bench latency`: get, put, exists and match against their limits.
 
 use std::time::Duration;
 
@@ -33,6 +33,9 @@ pub struct LatencyArguments {
     /// Gets that each thread has in flight; more than one are held against no limit
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     depth: u16,
+    /// Blocks of the chain that match asks for
+    #[arg(long, default_value_t = 247, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    chain_blocks: u16,
     /// Time for each row, its limit included
     #[arg(long, default_value = "5s", value_name = "TIME", value_parser = humantime::parse_duration)]
     duration: Duration,
@@ -69,6 +72,7 @@ pub fn run(arguments: &LatencyArguments, url: &str, json: bool) -> Result<ExitSt
         sizes: arguments.size.iter().map(size).collect::<Result<_, _>>()?,
         threads: usize::from(arguments.threads),
         depth: usize::from(arguments.depth),
+        chain_blocks: usize::from(arguments.chain_blocks),
         working_set: arguments.working_set.as_u64(),
         plan,
         cores: arguments.common.cores.map_or_else(CorePair::of_this_machine, Ok)?,

@@ -1,4 +1,4 @@
-//! `lanner bench make-trace`: traces of made-up traffic for `lanner bench eviction`.
+//! `lanner bench make-trace`: traces of made-up traffic for `lanner bench eviction` and `lanner bench trace`.
 
 use std::io::{self, Write};
 use std::path::PathBuf;

@@ -5,6 +5,7 @@ pub mod eviction;
 pub mod floor;
 pub mod latency;
 pub mod make_trace;
+pub mod trace;
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -22,13 +23,15 @@ use crate::exit::{ExitStatus, Failure};
 pub enum BenchCommand {
     /// Measure this machine's own limits: what the same bytes cost without a store
     Floor(floor::FloorArguments),
-    /// Measure get, put and exists, each against its limit
+    /// Measure get, put, exists and match, each against its limit
     Latency(latency::LatencyArguments),
     /// Measure look-ups in Engram tables, each against its limit
     Engram(engram::EngramArguments),
     /// Replay a trace on the server's orders of eviction and compare how often each hits
     Eviction(eviction::EvictionArguments),
-    /// Make a trace of made-up traffic for `eviction`
+    /// Replay a trace against the servers: match, read, compare every byte, store the rest
+    Trace(trace::TraceArguments),
+    /// Make a trace of made-up traffic for `eviction` and `trace`
     MakeTrace(make_trace::MakeTraceArguments),
 }
 
@@ -59,6 +62,7 @@ pub fn run(command: &BenchCommand, url: &str, json: bool) -> Result<ExitStatus, 
         BenchCommand::Latency(arguments) => latency::run(arguments, url, json),
         BenchCommand::Engram(arguments) => engram::run(arguments, url, json),
         BenchCommand::Eviction(arguments) => eviction::run(arguments, json),
+        BenchCommand::Trace(arguments) => trace::run(arguments, url, json),
         BenchCommand::MakeTrace(arguments) => make_trace::run(arguments, json),
     }
 }
