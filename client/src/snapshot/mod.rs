@@ -111,7 +111,7 @@ impl Snapshot {
             sources: SmallVec::new(),
             epochs: Vec::new(),
             term: LeaseTerm { deadline: Instant::NEVER, refresh_at: Instant::NEVER },
-            touches: Touches::new(answers.found.len()),
+            touches: Touches::new(answers.found.len(), answers.asked),
         };
         let made = Clock.now();
         for (index, descriptor) in answers.found.iter().enumerate() {

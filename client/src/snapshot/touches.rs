@@ -23,10 +23,10 @@ pub(crate) struct Touches {
 }
 
 impl Touches {
-    /// No bit of `objects` is set.
-    pub fn new(objects: usize) -> Touches {
+    /// No bit of `objects` is set. Their shards have just noted a use of each, when they were asked.
+    pub fn new(objects: usize, asked: Instant) -> Touches {
         let words = (0..objects.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        Touches { words, due: AtomicU64::new(0) }
+        Touches { words, due: AtomicU64::new(asked.plus(PAUSE).0) }
     }
 
     /// Notes that what `ranges` name was read.
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn each_object_that_was_read_is_told_once() {
-        let touches = Touches::new(130);
+        let touches = Touches::new(130, Instant::ZERO);
         let read = |key| Range { key, ..Range::default() };
         touches.note([read(0), read(129), read(64), read(0)].as_slice());
         assert_eq!(touches.take().collect::<Vec<_>>(), [0, 64, 129]);
@@ -88,8 +88,9 @@ mod tests {
 
     #[test]
     fn one_thread_in_a_pause_hands_them_in() {
-        let touches = Touches::new(1);
-        let now = Instant(1_000_000_000);
+        let asked = Instant(1_000_000_000);
+        let (touches, now) = (Touches::new(1, asked), asked.plus(PAUSE));
+        assert!(!touches.are_due(asked), "asking was a use itself");
         assert!(touches.are_due(now) && !touches.are_due(now));
         assert!(!touches.are_due(now.plus(PAUSE / 2)) && touches.are_due(now.plus(PAUSE)));
     }

@@ -150,20 +150,21 @@ fn four_times_the_capacity_can_be_put() {
 /// touches are for.
 #[test]
 fn what_is_read_through_snapshots_only_survives() {
-    let server = TestServer::start(&["--policy", "lru", "--lease-ttl", "300ms"]);
+    let server = TestServer::start(&["--policy", "lru", "--lease-ttl", "2s"]);
     let client = server.client("shm");
     let megabyte = vec![7; 1 << 20];
     client.put(b"read", &megabyte).unwrap();
     client.put(b"unread", &megabyte).unwrap();
     let snapshot = client.prepare_snapshot(&[b"read".as_slice(), b"unread"]).unwrap();
     (0..20).for_each(|i| client.put(format!("younger {i}").as_bytes(), &megabyte).unwrap());
+    std::thread::sleep(Duration::from_millis(60));
     let mut byte = [0];
     let range = Range { key: 0, source_offset: 9, length: 1, destination_offset: 0 };
     client.read_ranges_from_snapshot(&snapshot, &[range], &mut byte, Freshness::Lease).unwrap();
     let is_told =
         |reports: &[std::sync::Arc<lanner_server::admin::board::ShardReport>]| reports[0].stats.touches == 1;
     server.reports_when(is_told);
-    std::thread::sleep(Duration::from_millis(400));
+    std::thread::sleep(Duration::from_millis(2_200));
     for i in 0..200 {
         client.put(format!("new {i}").as_bytes(), &megabyte).unwrap();
         if !client.exists(b"unread").unwrap() {
