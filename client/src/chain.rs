@@ -1,11 +1,11 @@
 //! Chains of KV-cache blocks: how much of one is there, and storing one. How their keys become keys of the store is
 //! [`lanner_shared::chain`]'s part.
 
-use crate::call::match_chain::MatchCall;
+use crate::call::match_chain::{MatchCall, Matched};
 use crate::call::put::{Chain, PutCall, PutOptions};
 use crate::call::run;
 use crate::client::Client;
-use crate::snapshot::{KeyList, Snapshot};
+use crate::snapshot::Snapshot;
 use lanner_shared::chain::{self, GROUP_BLOCKS, GroupPrefix, StoredKey};
 use lanner_shared::wire::put::PutMode;
 use lanner_shared::{Error, Result};
@@ -29,8 +29,9 @@ impl Client {
     pub fn match_chains<K: AsRef<[u8]>>(&self, chains: &[&[K]]) -> Result<Vec<Snapshot>> {
         let mut call = MatchCall::new(&self.inner, chains)?;
         run(&self.inner, &mut call)?;
-        let snapshot =
-            |(keys, answers): (Vec<StoredKey>, _)| self.snapshot_of(KeyList::new(&keys), &keys, &answers);
+        let snapshot = |Matched { keys, answers, routes }: Matched| {
+            self.snapshot_of(keys, &answers, |block| routes[block / GROUP_BLOCKS])
+        };
         call.into_matches().into_iter().map(snapshot).collect()
     }
 

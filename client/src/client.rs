@@ -326,6 +326,7 @@ impl Client {
     pub(crate) fn query<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Descriptors> {
         let mut call = KeysCall::new(&self.inner, keys, Descriptors::for_batch(keys.len()))?;
         run(&self.inner, &mut call)?;
+        call.answers.answered_by = call.answered_by().collect();
         Ok(call.answers)
     }
 
@@ -340,20 +341,22 @@ impl Client {
 
     fn prepare<K: AsRef<[u8]>>(&self, list: KeyList, keys: &[K]) -> Result<Snapshot> {
         let answers = self.query(keys)?;
-        self.snapshot_of(list, keys, &answers)
+        self.snapshot_of(list, &answers, |index| self.inner.route(KeyHash::of(keys[index].as_ref())))
     }
 
-    /// A snapshot of `keys`, of which `answers` are the answers.
-    pub(crate) fn snapshot_of<K: AsRef<[u8]>>(
+    /// A snapshot of keys, of which `answers` are the answers; `route_of` says where each lies.
+    pub(crate) fn snapshot_of(
         &self,
         list: KeyList,
-        keys: &[K],
         answers: &Descriptors,
+        route_of: impl Fn(usize) -> Route,
     ) -> Result<Snapshot> {
         with_lane(&self.inner, |lane| {
-            Snapshot::new(list, answers, |index| {
-                let route = self.inner.route(KeyHash::of(keys[index].as_ref()));
+            Snapshot::new(list, answers, route_of, |route| {
                 let connection = lane.connection(&self.inner, route)?;
+                if !answers.are_of(route, connection.boot_id) {
+                    return Err(Error::LeaseExpired { index: 0 });
+                }
                 Ok(Source { route, boot_id: connection.boot_id, mapping: connection.mapping().cloned() })
             })
         })

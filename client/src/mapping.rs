@@ -160,7 +160,8 @@ impl Mapping {
         for granule in offset / GRANULE_BYTES..=(offset + length - 1) / GRANULE_BYTES {
             let Some(word) = self.populated.get((granule / 64) as usize) else { return };
             let bit = 1_u64 << (granule % 64);
-            if word.fetch_or(bit, Ordering::Relaxed) & bit != 0 {
+            // Written only where something changes: all threads look here.
+            if word.load(Ordering::Relaxed) & bit != 0 || word.fetch_or(bit, Ordering::Relaxed) & bit != 0 {
                 continue;
             }
             let start = granule * GRANULE_BYTES;

@@ -79,6 +79,11 @@ impl<'a, K: AsRef<[u8]>, A: Answers> KeysCall<'a, K, A> {
     pub fn new(client: &ClientInner, batch: &'a [K], answers: A) -> Result<KeysCall<'a, K, A>> {
         Ok(KeysCall { batch, groups: group(client, batch, 0)?, answers })
     }
+
+    /// Which life of which shard's server has answered.
+    pub fn answered_by(&self) -> impl Iterator<Item = (Route, [u8; 16])> + '_ {
+        self.groups.iter().map(|group| (group.exchange.route, group.exchange.boot_id))
+    }
 }
 
 impl<K: AsRef<[u8]>, A: Answers> Call for KeysCall<'_, K, A> {
@@ -178,12 +183,24 @@ pub(crate) struct Descriptors {
     pub found: Vec<Descriptor>,
     /// Just before the first question was sent: the leases count from here.
     pub asked: Instant,
+    /// Which life of which shard's server has answered.
+    pub answered_by: SmallVec<[(Route, [u8; 16]); 1]>,
 }
 
 impl Descriptors {
     /// Room for the answers for `count` keys that are asked for from now on.
     pub fn for_batch(count: usize) -> Descriptors {
-        Descriptors { found: vec![Descriptor::without(0, 0); count], asked: Clock.now() }
+        Descriptors {
+            found: vec![Descriptor::without(0, 0); count],
+            asked: Clock.now(),
+            answered_by: SmallVec::new(),
+        }
+    }
+
+    /// Whether all that was answered for `route` comes from this life of its server. A connection that was lost half way may have
+    /// been made again to the next one, whose memory the first answers say nothing about.
+    pub fn are_of(&self, route: Route, boot_id: [u8; 16]) -> bool {
+        self.answered_by.iter().all(|(other, life)| *other != route || *life == boot_id)
     }
 }
 

@@ -5,12 +5,14 @@ use super::{Call, Exchange, Request, drive};
 use crate::client::ClientInner;
 use crate::connection::Receiver;
 use crate::lane::{Lane, Route};
-use lanner_shared::chain::{self, GROUP_BLOCKS, GroupPrefix, StoredKey};
+use crate::snapshot::KeyList;
+use lanner_shared::chain::{self, GROUP_BLOCKS, GroupPrefix};
 use lanner_shared::error::Malformation;
 use lanner_shared::time::Clock;
 use lanner_shared::wire::header::Header;
 use lanner_shared::wire::{Descriptor, MAX_BODY_BYTES, Opcode, match_chain};
 use lanner_shared::{Error, Result};
+use smallvec::SmallVec;
 use std::task::Poll;
 
 /// Chains under way.
@@ -27,6 +29,15 @@ struct Group {
     /// Place of the first block in its chain.
     first: u32,
     prefix: GroupPrefix,
+}
+
+/// The leading blocks of a chain that are there.
+pub(crate) struct Matched {
+    /// Their keys as they're stored.
+    pub keys: KeyList,
+    pub answers: Descriptors,
+    /// Where each group of the chain lies.
+    pub routes: Vec<Route>,
 }
 
 /// The groups that go to one shard in one frame.
@@ -90,31 +101,41 @@ impl<'a, K: AsRef<[u8]>> MatchCall<'a, K> {
         }
     }
 
-    /// For each chain its leading blocks: their keys as they're stored, and what was answered.
-    pub fn into_matches(self) -> Vec<(Vec<StoredKey>, Descriptors)> {
-        let mut found_of: Vec<&[Descriptor]> = vec![&[]; self.groups.len()];
+    /// For each chain what was found of it.
+    pub fn into_matches(self) -> Vec<Matched> {
+        let mut found_of: Vec<(&[Descriptor], Route)> =
+            vec![(&[], Route { server: 0, shard: 0 }); self.groups.len()];
         for part in &self.parts {
             let mut rest = part.answer.found.as_slice();
             for (group, number) in part.groups.iter().zip(&part.answer.numbers) {
-                (found_of[*group as usize], rest) = rest.split_at(usize::from(*number));
+                let (found, behind) = rest.split_at(usize::from(*number));
+                found_of[*group as usize] = (found, part.exchange.route);
+                rest = behind;
             }
         }
-        let none = || (Vec::new(), Descriptors { found: Vec::new(), asked: self.asked });
-        let mut matches: Vec<_> = self.chains.iter().map(|_| none()).collect();
-        for (group, found) in self.groups.iter().zip(found_of) {
-            let (keys, descriptors) = &mut matches[group.chain as usize];
+        let answered_by: SmallVec<[(Route, [u8; 16]); 1]> =
+            self.parts.iter().map(|part| (part.exchange.route, part.exchange.boot_id)).collect();
+        let none = |chain: &&[K]| Matched {
+            keys: KeyList::default(),
+            answers: Descriptors {
+                found: Vec::with_capacity(chain.len()),
+                asked: self.asked,
+                answered_by: answered_by.clone(),
+            },
+            routes: Vec::new(),
+        };
+        let mut matches: Vec<Matched> = self.chains.iter().map(none).collect();
+        for (group, (found, route)) in self.groups.iter().zip(found_of) {
+            let Matched { keys, answers, routes } = &mut matches[group.chain as usize];
             // Else it's behind a gap in an earlier group.
-            if descriptors.found.len() == group.first as usize {
-                let blocks = self.blocks(group).iter().take(found.len());
-                keys.extend(blocks.map(|key| group.prefix.stored_key(key.as_ref())));
-                descriptors.found.extend(found);
+            if answers.found.len() == group.first as usize {
+                let blocks = blocks(self.chains, group).iter().take(found.len());
+                blocks.for_each(|key| keys.push(group.prefix.as_bytes(), key.as_ref()));
+                answers.found.extend(found);
+                routes.push(route);
             }
         }
         matches
-    }
-
-    fn blocks(&self, group: &Group) -> &[K] {
-        blocks(self.chains, group)
     }
 }
 

@@ -49,6 +49,8 @@ pub(crate) struct Exchange {
     pub route: Route,
     /// Just before the frame was queued, for a query: the leases in its answer count from here.
     pub asked: Instant,
+    /// The life of the server that answered.
+    pub boot_id: [u8; 16],
     state: State,
     attempts: u8,
 }
@@ -68,7 +70,7 @@ enum State {
 
 impl Exchange {
     pub fn new(route: Route) -> Exchange {
-        Exchange { route, asked: Instant::ZERO, state: State::New, attempts: 0 }
+        Exchange { route, asked: Instant::ZERO, boot_id: [0; 16], state: State::New, attempts: 0 }
     }
 
     #[inline]
@@ -125,6 +127,7 @@ pub(crate) fn drive(
     let Some(connection) = lane.existing(exchange.route, serial) else {
         return lost(exchange, client, request.opcode());
     };
+    exchange.boot_id = connection.boot_id;
     let is_out = match connection.write_payload(request_id, request.payload()) {
         Ok(is_out) => is_out,
         Err(broken) => return broke(exchange, lane, client, serial, broken, request.opcode()),

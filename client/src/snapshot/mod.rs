@@ -92,6 +92,13 @@ impl KeyList {
         list
     }
 
+    /// Adds a key that consists of two parts.
+    pub fn push(&mut self, front: &[u8], back: &[u8]) {
+        self.bytes.extend_from_slice(front);
+        self.bytes.extend_from_slice(back);
+        self.ends.push(self.bytes.len() as u32);
+    }
+
     pub fn to_slices(&self) -> Vec<&[u8]> {
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
         starts.zip(&self.ends).map(|(start, end)| &self.bytes[start as usize..*end as usize]).collect()
@@ -103,7 +110,8 @@ impl Snapshot {
     pub(crate) fn new(
         keys: KeyList,
         answers: &Descriptors,
-        mut source_of: impl FnMut(usize) -> Result<Source>,
+        route_of: impl Fn(usize) -> Route,
+        mut source_of: impl FnMut(Route) -> Result<Source>,
     ) -> Result<Snapshot> {
         let mut snapshot = Snapshot {
             keys,
@@ -114,13 +122,23 @@ impl Snapshot {
             touches: Touches::new(answers.found.len(), answers.asked),
         };
         let made = Clock.now();
+        // Objects that follow each other mostly lie in one segment and have one lease.
+        let (mut last_route, mut last_source, mut last_lease_ms) = (None, 0, None);
         for (index, descriptor) in answers.found.iter().enumerate() {
             if descriptor.status.get() != 0 {
                 let numbers = [index as u64, 0, 0, 0];
                 return Err(Error::from_wire(WireError { code: descriptor.status.get(), numbers }));
             }
-            let source = source_of(index)?;
-            snapshot.add(descriptor, source)?;
+            let route = route_of(index);
+            if last_route != Some(route) {
+                last_source = snapshot.source(source_of(route)?);
+                last_route = Some(route);
+            }
+            snapshot.add(descriptor, last_source)?;
+            if last_lease_ms == Some(descriptor.lease_ms) {
+                continue;
+            }
+            last_lease_ms = Some(descriptor.lease_ms);
             let granted = Duration::from_millis(u64::from(descriptor.lease_ms.get()));
             let term = LeaseTerm::new(answers.asked, made, granted);
             if !term.covers(made) {
@@ -133,19 +151,24 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    fn add(&mut self, descriptor: &Descriptor, source: Source) -> Result<()> {
-        let (value_offset, value_bytes) = (descriptor.value_offset(), descriptor.value_bytes.get());
-        if source.mapping.as_ref().is_some_and(|mapping| !mapping.contains(value_offset, value_bytes)) {
-            return Err(Error::Malformed { reason: Malformation::Field, detail: value_offset });
-        }
+    /// The index of a source, which is kept if it's a new one.
+    fn source(&mut self, source: Source) -> u16 {
         let known = self
             .sources
             .iter()
             .position(|known| known.route == source.route && known.boot_id == source.boot_id);
-        let source = known.unwrap_or_else(|| {
+        known.unwrap_or_else(|| {
             self.sources.push(source);
             self.sources.len() - 1
-        }) as u16;
+        }) as u16
+    }
+
+    fn add(&mut self, descriptor: &Descriptor, source: u16) -> Result<()> {
+        let (value_offset, value_bytes) = (descriptor.value_offset(), descriptor.value_bytes.get());
+        let mapping = self.sources[usize::from(source)].mapping.as_ref();
+        if mapping.is_some_and(|mapping| !mapping.contains(value_offset, value_bytes)) {
+            return Err(Error::Malformed { reason: Malformation::Field, detail: value_offset });
+        }
         self.entries.push(Entry {
             value_offset,
             value_bytes,
@@ -153,11 +176,10 @@ impl Snapshot {
             generation: descriptor.generation.get(),
             source,
         });
-        self.epochs.push(Epoch {
-            source,
-            epoch_slot: descriptor.epoch_slot.get(),
-            epoch: descriptor.epoch.get(),
-        });
+        let epoch = Epoch { source, epoch_slot: descriptor.epoch_slot.get(), epoch: descriptor.epoch.get() };
+        if self.epochs.last() != Some(&epoch) {
+            self.epochs.push(epoch);
+        }
         Ok(())
     }
 
