@@ -86,6 +86,11 @@ const METRICS: &[Metric] = &[
         "Reads past the shard that it was told of",
         Source::Stats(|stats| stats.touches),
     ),
+    counter(
+        "lanner_chain_groups",
+        "Groups of chains that match_chain asked for; its hits divided by this are the blocks found of a group",
+        Source::Stats(|stats| stats.chain_groups),
+    ),
     counter("lanner_evictions", "Objects evicted", Source::Labelled("reason", evictions)),
     counter("lanner_evicted_bytes", "Bytes of evicted objects", Source::Stats(|stats| stats.evicted_bytes)),
     Metric {
@@ -305,8 +310,15 @@ fn misses(stats: &ShardStats, sample: Samples<'_>) {
 }
 
 /// The operations that look keys up.
-const LOOK_UPS: [Opcode; 6] =
-    [Opcode::Get, Opcode::Query, Opcode::Exists, Opcode::Remove, Opcode::ReadRanges, Opcode::LongestPrefix];
+const LOOK_UPS: [Opcode; 7] = [
+    Opcode::Get,
+    Opcode::Query,
+    Opcode::Exists,
+    Opcode::Remove,
+    Opcode::ReadRanges,
+    Opcode::LongestPrefix,
+    Opcode::MatchChain,
+];
 
 fn filter_looks(stats: &ShardStats, sample: Samples<'_>) {
     sample(&[("outcome", "negative")], stats.filter_negatives);

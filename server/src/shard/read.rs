@@ -47,6 +47,11 @@ impl Shard {
         }
     }
 
+    /// Counts a group of a chain that is being matched.
+    pub fn count_chain_group(&mut self) {
+        self.counters.chain_groups += 1;
+    }
+
     /// Counts value bytes that a transport has sent from the segment.
     pub fn count_sent(&mut self, bytes: u64) {
         self.counters.bytes_out += bytes;

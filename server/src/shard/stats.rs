@@ -53,6 +53,8 @@ pub struct ShardStats {
     pub bytes_out: u64,
     /// Reads past the shard of which it was told.
     pub touches: u64,
+    /// Groups of chains that were asked for; the blocks found of them are the hits of `match_chain`.
+    pub chain_groups: u64,
     /// Objects evicted by the watermarks.
     pub evicted_ahead: u64,
     /// Objects evicted for a put that found no room.
