@@ -119,10 +119,11 @@ fn filter(criterion: &mut Criterion) {
     with_a_writer(criterion, view(&memory), writer, &absent);
 }
 
-/// The slice in which a part with as many keys as ten million on a shard make is rebuilt where it is; what readers see meanwhile is of
-/// no interest here.
+/// A part with as many keys as ten million on a shard make, rebuilt where it is, and one slice of it; what readers see meanwhile is of no
+/// interest here.
 fn rebuild(criterion: &mut Criterion, filter: Filter<'_>, writer: &mut FilterWriter, absent: &[KeyHash]) {
-    let fingerprints: Vec<u32> = absent.iter().take(2_441).map(|hash| Mark::of(*hash).fingerprint).collect();
+    let all: Vec<u32> = absent.iter().take(20_000).map(|hash| Mark::of(*hash).fingerprint).collect();
+    let fingerprints = &all[..2_441];
     let place = FilterWriter::place(filter, 7);
     criterion.bench_function("filter/rebuilding a part of 2441 keys", |bencher| {
         bencher.iter(|| {
@@ -130,6 +131,23 @@ fn rebuild(criterion: &mut Criterion, filter: Filter<'_>, writer: &mut FilterWri
             writer.rebuild(filter, 7, home, fingerprints.iter().copied());
         });
     });
+    // As many keys and lines as a tick goes on by, of a part that is larger than that.
+    criterion.bench_function("filter/a slice of 2048 keys and lines of a rebuild", |bencher| {
+        bencher.iter_custom(|slices| {
+            let mut spent = Duration::ZERO;
+            for _ in 0..slices {
+                if !writer.is_rebuilding() {
+                    let home = (place.first_line, place.lines);
+                    writer.begin_rebuild(filter, 7, home, all.iter().copied());
+                }
+                let started = Clock.now();
+                black_box(writer.rebuild_some(filter, 2048));
+                spent += Clock.now().since(started);
+            }
+            spent
+        });
+    });
+    writer.rebuild_some(filter, u64::MAX);
 }
 
 /// The look-ups while a writer adds and removes keys as fast as it can. Those are among the keys looked for.

@@ -18,7 +18,7 @@ use super::health::Phase;
 use super::{Account, Admin};
 use crate::eviction::adaptive::{Ranking, ShadowStats};
 use crate::shard::ShardStats;
-use crate::shard::stats::AGE_CLASS_TENTHS;
+use crate::shard::stats::{AGE_CLASS_TENTHS, PREFIX_CLASS_BLOCKS};
 use crate::transport::stats::TransportStats;
 
 /// A value and its labels beside `shard` and `tenant`.
@@ -33,10 +33,13 @@ enum Source {
     /// One value of a core, all tenants together.
     Transport(fn(&TransportStats) -> u64),
     /// A histogram of a shard of a tenant.
-    AgeAtEviction,
+    Histogram(fn(&ShardStats) -> Distribution),
     /// One value of the whole server.
     Server(fn(&Admin) -> u64),
 }
+
+/// Sum, count, and the number in each class with the class's upper bound.
+type Distribution = (f64, u64, Vec<(f64, u64)>);
 
 /// A metric.
 struct Metric {
@@ -86,18 +89,19 @@ const METRICS: &[Metric] = &[
         "Reads past the shard that it was told of",
         Source::Stats(|stats| stats.touches),
     ),
-    counter(
-        "lanner_chain_groups",
-        "Groups of chains that match_chain asked for; its hits divided by this are the blocks found of a group",
-        Source::Stats(|stats| stats.chain_groups),
-    ),
+    Metric {
+        name: "lanner_prefix_blocks",
+        kind: MetricType::Histogram,
+        help: "Leading blocks found of each group of up to 32 blocks of a chain that match_chain asked for",
+        source: Source::Histogram(prefix_blocks),
+    },
     counter("lanner_evictions", "Objects evicted", Source::Labelled("reason", evictions)),
     counter("lanner_evicted_bytes", "Bytes of evicted objects", Source::Stats(|stats| stats.evicted_bytes)),
     Metric {
         name: "lanner_age_at_eviction_seconds",
         kind: MetricType::Histogram,
         help: "How long evicted objects had been stored",
-        source: Source::AgeAtEviction,
+        source: Source::Histogram(ages),
     },
     counter(
         "lanner_ghost_hits",
@@ -208,6 +212,11 @@ const METRICS: &[Metric] = &[
         "lanner_filter_looks",
         "Looks at the key filter: what it said, and whether that was right; those of clients that map it aren't counted",
         Source::Labelled("outcome", filter_looks),
+    ),
+    gauge(
+        "lanner_filter_false_positives_per_million",
+        "The rate at which the key filter takes absent keys for present ones, measured with made-up keys over the last minute or so",
+        Source::Stats(|stats| stats.filter_probes_wrong * 1_000_000 / stats.filter_probes.max(1)),
     ),
     counter(
         "lanner_lost_bytes",
@@ -432,17 +441,17 @@ impl Metric {
                 Source::Transport(value) if account.is_first_of_shard => {
                     sample(&whose[..1], value(&account.transport))
                 }
-                Source::Transport(_) | Source::Server(_) | Source::AgeAtEviction => {}
+                Source::Transport(_) | Source::Server(_) | Source::Histogram(_) => {}
             }
         }
         if let Source::Server(value) = self.source {
             sample(&[], value(admin));
         }
         outcome?;
-        if let Source::AgeAtEviction = self.source {
+        if let Source::Histogram(distribution) = self.source {
             for account in accounts {
                 let labels = [("shard", account.shard.to_string()), ("tenant", account.tenant.to_owned())];
-                let (sum, count, classes) = ages(&account.stats);
+                let (sum, count, classes) = distribution(&account.stats);
                 metric
                     .encode_family(&labels)?
                     .encode_histogram::<[(&str, &str); 1]>(sum, count, &classes, None)?;
@@ -452,11 +461,18 @@ impl Metric {
     }
 }
 
-/// Sum in seconds, count, and the number in each class with its upper bound in seconds.
-fn ages(stats: &ShardStats) -> (f64, u64, Vec<(f64, u64)>) {
+/// In seconds.
+fn ages(stats: &ShardStats) -> Distribution {
     let bounds = AGE_CLASS_TENTHS.iter().map(|tenths| f64::from(*tenths) / 10.0).chain([f64::INFINITY]);
     let classes = bounds.zip(stats.age_at_eviction).collect();
     (stats.age_at_eviction_tenths as f64 / 10.0, stats.age_at_eviction.iter().sum(), classes)
+}
+
+/// In blocks.
+fn prefix_blocks(stats: &ShardStats) -> Distribution {
+    let bounds = PREFIX_CLASS_BLOCKS.iter().map(|blocks| f64::from(*blocks)).chain([f64::INFINITY]);
+    let classes = bounds.zip(stats.prefix_blocks).collect();
+    (stats.hits(Opcode::MatchChain) as f64, stats.prefix_blocks.iter().sum(), classes)
 }
 
 /// The table of `docs/metrics.md`.
@@ -469,7 +485,7 @@ pub fn as_document() -> String {
     for metric in METRICS {
         let suffix = if matches!(metric.kind, MetricType::Counter) { "_total" } else { "" };
         let labels = match metric.source {
-            Source::Stats(_) | Source::AgeAtEviction => "shard, tenant".to_owned(),
+            Source::Stats(_) | Source::Histogram(_) => "shard, tenant".to_owned(),
             Source::Labelled(label, values) => {
                 let mut words = Vec::new();
                 values(&ShardStats::default(), &mut |labels, _| {

@@ -62,7 +62,6 @@ fn next_blocks(
 fn append_found(request: &mut Request<'_>, blocks: &Blocks, frame: &mut Vec<u8>) -> u16 {
     let hashes: SmallVec<[KeyHash; GROUP_BLOCKS]> = blocks.iter().map(|(_, hash)| *hash).collect();
     request.shard.warm_hashed(&hashes);
-    request.shard.count_chain_group();
     let mut found = 0;
     for (key, hash) in blocks {
         let block = request.shard.query_hashed(request.now, *hash, key, Opcode::MatchChain);
@@ -70,5 +69,6 @@ fn append_found(request: &mut Request<'_>, blocks: &Blocks, frame: &mut Vec<u8>)
         body::append(frame, &descriptor);
         found += 1;
     }
+    request.shard.count_prefix(found);
     found
 }

@@ -49,6 +49,7 @@ impl Shard {
     pub(super) fn know_key(&mut self, slot: SlotId, hash: KeyHash, replaces: bool) {
         if !replaces {
             self.filter.add(hash);
+            self.filter.keep_pace(&self.index);
         }
         let Some(radix) = self.radix.as_mut() else { return };
         let key_of = |slot| key_in(&self.segment, &self.slots, slot);

@@ -159,6 +159,8 @@ pub struct Shard {
     index: Index,
     /// Says "not here" without the index. Told of the same keys.
     filter: KeyFilter,
+    /// When its rate of false positives is measured next.
+    next_probe: Instant,
     /// The same keys in order, if the configuration wants them.
     radix: Option<Radix>,
     /// Order of eviction of published objects without a pin.
@@ -221,6 +223,7 @@ impl Shard {
             slots: Slots::new(config.max_objects),
             index: Index::new(),
             filter: known_keys::filter(&config, &segment, filter_memory)?,
+            next_probe: config.started,
             radix: config.prefix_index.then(Radix::default),
             policy: Policy::new(config.policy, units),
             soft_pinned: Lru::default(),

@@ -2,6 +2,7 @@
 //! passed the shard by.
 
 use super::Shard;
+use super::stats::PREFIX_CLASS_BLOCKS;
 use crate::memory::slots::{Generation, Life, SlotId};
 use lanner_shared::time::Instant;
 use lanner_shared::{Error, Result};
@@ -47,9 +48,12 @@ impl Shard {
         }
     }
 
-    /// Counts a group of a chain that is being matched.
-    pub fn count_chain_group(&mut self) {
-        self.counters.chain_groups += 1;
+    /// Counts a group of a chain that was matched, by how many of its leading blocks were there.
+    pub fn count_prefix(&mut self, blocks: u16) {
+        let class = PREFIX_CLASS_BLOCKS.partition_point(|bound| *bound < u32::from(blocks));
+        if let Some(count) = self.counters.prefix_blocks.get_mut(class) {
+            *count += 1;
+        }
     }
 
     /// Counts value bytes that a transport has sent from the segment.

@@ -11,6 +11,9 @@ const GONE_PEERS_PUTS: u32 = 64;
 /// Unfinished puts looked at for a time-out, for each tick.
 const STALLED_PUTS: usize = 64;
 
+/// How often the filter's rate of false positives is measured, at most.
+const BETWEEN_PROBES: Duration = Duration::from_millis(100);
+
 /// What a tick leaves to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TickOutcome {
@@ -32,6 +35,10 @@ impl Shard {
         let more_expired = self.end_expired(now);
         let more_evictions = self.evict_ahead(now);
         let more_of_filter = self.filter.rebuild_slice(&self.index);
+        if now >= self.next_probe {
+            self.filter.probe(&self.index);
+            self.next_probe = now.plus(BETWEEN_PROBES);
+        }
         let more_is_due = more_leases || more_puts || more_expired || more_evictions || more_of_filter;
         TickOutcome { more_is_due, next_at: self.next_tick(now) }
     }

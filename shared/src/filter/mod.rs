@@ -12,7 +12,7 @@
 //! ```
 //!
 //! The keys of a shard fall into [`PARTS`] parts by the top 12 bits of their hash, as they do in the shard's index. The lines of a
-//! part lie together, and its place says where. So a part is rebuilt alone: somewhere else, from the index, in one slice of some
+//! part lie together, and its place says where. So a part is rebuilt alone: somewhere else, from the index, in slices of some
 //! microseconds; then its place is replaced. Readers always see whole parts, and growing takes no second filter. A place of
 //! no lines, as in fresh memory, says nothing: every key may be there.
 //!
@@ -30,6 +30,7 @@
 //! index that keeps 44 bits of each hash.
 
 mod reader;
+mod rebuild;
 mod writer;
 
 pub use reader::{Filter, LOOKS_UNDER_WAY, Look};

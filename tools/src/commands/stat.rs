@@ -105,7 +105,6 @@ fn cells_of(number: &dyn Fn(&str) -> u64, look_ups: &Value) -> Vec<Cell> {
         |bytes: u64| right(bytes.checked_div(objects).map_or("-".to_owned(), |bytes| bytes.to_string()));
     let percent =
         |share: Option<f64>| right(share.map_or("-".to_owned(), |share| format!("{:.2} %", share * 100.0)));
-    let false_positives = number("filter_false_positives");
     let evicted =
         ["evicted_ahead", "evicted_for_demand", "evicted_as_neighbour"].map(number).iter().sum::<u64>();
     vec![
@@ -120,7 +119,7 @@ fn cells_of(number: &dyn Fn(&str) -> u64, look_ups: &Value) -> Vec<Cell> {
         each(number("prefix_index_bytes")),
         size(number("filter_bytes")),
         percent(share(objects, number("filter_capacity_keys"))),
-        percent(share(false_positives, number("filter_negatives") + false_positives)),
+        percent(share(number("filter_probes_wrong"), number("filter_probes"))),
     ]
 }
 

@@ -84,7 +84,8 @@ fn ask(admin: &str) -> Result<Value, Failure> {
         .map_err(|_| unreachable("it answers with something else than shards".to_owned()))
 }
 
-/// Two lines on the server, and a table with a line for each shard of each tenant. Rates are those since the look `before`.
+/// A line on the server, and two tables with a line for each shard of each tenant: what goes in and out, and what the prefix path does.
+/// Rates are those since the look `before`.
 fn screen(now: &Value, before: Option<&Value>) -> String {
     let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
     let uptime = Duration::from_secs(now["uptime_ms"].as_u64().unwrap_or(0) / 1000);
@@ -95,38 +96,59 @@ fn screen(now: &Value, before: Option<&Value>) -> String {
         humantime::format_duration(uptime),
         text(&now["boot"])
     );
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header([
-        "shard",
-        "tenant",
-        "objects",
-        "used",
-        "of",
-        "leased",
-        "hit rate",
-        "reads/s",
-        "puts/s",
-        "evicted/s",
-        "ghosts/s",
-        "age out",
-        "order",
-        "in/s",
-        "out/s",
-        "tcp",
-        "shm",
-    ]);
+    let (mut traffic, mut prefix_path) = (table(&TRAFFIC), table(&PREFIX_PATH));
     let empty = Vec::new();
     for shard in now["shards"].as_array().unwrap_or(&empty) {
-        let earlier = before.and_then(|before| same_shard(before, shard));
         let seconds = seconds_between(now, before);
-        table.add_row(row(shard, earlier, seconds));
+        let earlier = before.filter(|_| seconds.is_some()).and_then(|before| same_shard(before, shard));
+        traffic.add_row(traffic_of(shard, earlier, seconds));
+        prefix_path.add_row(prefix_path_of(shard, earlier, seconds));
     }
-    for line in table.lines() {
+    for line in traffic.lines().chain([String::new()]).chain(prefix_path.lines()) {
         screen.push_str(line.trim_end());
         screen.push('\n');
     }
     screen
+}
+
+/// What goes in and out.
+const TRAFFIC: [&str; 14] = [
+    "shard",
+    "tenant",
+    "objects",
+    "used",
+    "of",
+    "leased",
+    "quarantined",
+    "hit rate",
+    "reads/s",
+    "puts/s",
+    "in/s",
+    "out/s",
+    "tcp",
+    "shm",
+];
+
+/// Filter, chains and the order of eviction.
+const PREFIX_PATH: [&str; 11] = [
+    "shard",
+    "tenant",
+    "filter",
+    "load",
+    "false positives",
+    "prefix found",
+    "evicted/s",
+    "on demand",
+    "ghosts/s",
+    "age out",
+    "order",
+];
+
+fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(header);
+    table
 }
 
 fn same_shard<'a>(before: &'a Value, shard: &Value) -> Option<&'a Value> {
@@ -141,53 +163,110 @@ fn seconds_between(now: &Value, before: Option<&Value>) -> Option<f64> {
     (millis > 0).then_some(millis as f64 / 1000.0)
 }
 
-fn row(shard: &Value, before: Option<&Value>, seconds: Option<f64>) -> Vec<Cell> {
-    let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
-    let size = |bytes: u64| ByteSize(bytes).display().iec().to_string();
-    let stats = &shard["stats"];
-    let number = |value: &Value, name: &str| value["stats"][name].as_u64().unwrap_or(0);
-    let rate = |count: &dyn Fn(&Value) -> u64| {
-        let (before, seconds) = (before?, seconds?);
-        Some(count(shard).saturating_sub(count(before)) as f64 / seconds)
-    };
-    let counted = |rate: Option<f64>| right(rate.map_or("-".to_owned(), |rate| format!("{rate:.0}")));
+fn right(text: String) -> Cell {
+    Cell::new(text).set_alignment(CellAlignment::Right)
+}
+
+fn size(bytes: u64) -> String {
+    ByteSize(bytes).display().iec().to_string()
+}
+
+fn number(shard: &Value, name: &str) -> u64 {
+    shard["stats"][name].as_u64().unwrap_or(0)
+}
+
+/// How often what `count` counts happens in a second.
+fn rate(
+    shard: &Value,
+    before: Option<&Value>,
+    seconds: Option<f64>,
+    count: &dyn Fn(&Value) -> u64,
+) -> Option<f64> {
+    Some(count(shard).saturating_sub(count(before?)) as f64 / seconds?)
+}
+
+fn counted(rate: Option<f64>) -> Cell {
+    right(rate.map_or("-".to_owned(), |rate| format!("{rate:.0}")))
+}
+
+fn percent(part: u64, whole: u64, decimals: usize) -> Cell {
+    let share = (whole > 0).then(|| 100.0 * part as f64 / whole as f64);
+    right(share.map_or("-".to_owned(), |share| format!("{share:.decimals$} %")))
+}
+
+/// The first two cells of each row.
+fn whose(shard: &Value) -> [Cell; 2] {
+    let tenant = shard["tenant"].as_str().filter(|tenant| !tenant.is_empty()).unwrap_or("(default)");
+    [right(shard["shard"].to_string()), Cell::new(tenant)]
+}
+
+fn traffic_of(shard: &Value, before: Option<&Value>, seconds: Option<f64>) -> Vec<Cell> {
+    let rate = |count: &dyn Fn(&Value) -> u64| rate(shard, before, seconds, count);
     let sized = |rate: Option<f64>| right(rate.map_or("-".to_owned(), |rate| size(rate as u64)));
     let capacity = number(shard, "capacity_bytes");
-    let evictions = |value: &Value| {
-        ["evicted_ahead", "evicted_for_demand", "evicted_as_neighbour"]
-            .iter()
-            .map(|name| number(value, name))
-            .sum()
-    };
-    let tenant = shard["tenant"].as_str().filter(|tenant| !tenant.is_empty()).unwrap_or("(default)");
-    vec![
-        right(shard["shard"].to_string()),
-        Cell::new(tenant),
+    let hit_rate = hit_rate(&shard["stats"]["look_ups"]);
+    let cells = [
         right(number(shard, "objects").to_string()),
         right(size(capacity.saturating_sub(number(shard, "free_bytes")))),
         right(size(capacity)),
         right(size(number(shard, "leased_bytes"))),
-        right(hit_rate(&stats["look_ups"]).map_or("-".to_owned(), |rate| format!("{:.1} %", rate * 100.0))),
+        right(size(number(shard, "quarantined_bytes"))),
+        right(hit_rate.map_or("-".to_owned(), |rate| format!("{:.1} %", rate * 100.0))),
         counted(rate(&reads)),
         counted(rate(&|value| number(value, "puts") + number(value, "upserts"))),
-        counted(rate(&evictions)),
-        counted(rate(&|value| number(value, "ghost_hits"))),
-        right(age_at_eviction(shard, before, &evictions)),
-        Cell::new(order(stats)),
         sized(rate(&|value| value["transport"]["received_bytes"].as_u64().unwrap_or(0))),
         sized(rate(&|value| value["transport"]["sent_bytes"].as_u64().unwrap_or(0))),
         right(shard["transport"]["tcp_connections"].to_string()),
         right(shard["transport"]["shm_lanes"].to_string()),
-    ]
+    ];
+    whose(shard).into_iter().chain(cells).collect()
+}
+
+/// How much of what a function counts came since the look before.
+type Since<'a> = &'a dyn Fn(Count<'_>) -> u64;
+type Count<'a> = &'a dyn Fn(&Value) -> u64;
+
+fn prefix_path_of(shard: &Value, before: Option<&Value>, seconds: Option<f64>) -> Vec<Cell> {
+    let rate = |count: &dyn Fn(&Value) -> u64| rate(shard, before, seconds, count);
+    let since = |count: &dyn Fn(&Value) -> u64| count(shard).saturating_sub(before.map_or(0, count));
+    let on_demand =
+        |value: &Value| number(value, "evicted_for_demand") + number(value, "evicted_as_neighbour");
+    let evictions = |value: &Value| number(value, "evicted_ahead") + on_demand(value);
+    let cells = [
+        right(size(number(shard, "filter_bytes"))),
+        percent(number(shard, "objects"), number(shard, "filter_capacity_keys"), 0),
+        percent(number(shard, "filter_probes_wrong"), number(shard, "filter_probes"), 2),
+        right(prefix_found(&since)),
+        counted(rate(&evictions)),
+        percent(since(&on_demand), since(&evictions), 0),
+        counted(rate(&|value| number(value, "ghost_hits"))),
+        right(age_at_eviction(&since, &evictions)),
+        Cell::new(order(&shard["stats"])),
+    ];
+    whose(shard).into_iter().chain(cells).collect()
+}
+
+/// Leading blocks that were there of a group of up to 32 that was asked for since the look before, on average.
+fn prefix_found(since: Since<'_>) -> String {
+    let groups = since(&|value| {
+        let classes = value["stats"]["prefix_blocks"].as_array();
+        classes.into_iter().flatten().filter_map(Value::as_u64).sum()
+    });
+    let blocks = since(&|value| value["stats"]["look_ups"]["match_chain"]["hits"].as_u64().unwrap_or(0));
+    match groups {
+        0 => "-".to_owned(),
+        groups => format!("{:.1} of a group", blocks as f64 / groups as f64),
+    }
 }
 
 /// How long what was evicted since the look before had been stored, on average.
-fn age_at_eviction(shard: &Value, before: Option<&Value>, evictions: &dyn Fn(&Value) -> u64) -> String {
-    let tenths = |value: &Value| value["stats"]["age_at_eviction_tenths"].as_u64().unwrap_or(0);
-    let since = |count: &dyn Fn(&Value) -> u64| count(shard).saturating_sub(before.map_or(0, count));
+fn age_at_eviction(since: Since<'_>, evictions: Count<'_>) -> String {
     match since(evictions) {
         0 => "-".to_owned(),
-        evicted => humantime::format_duration(Duration::from_secs(since(&tenths) / 10 / evicted)).to_string(),
+        evicted => {
+            let tenths = since(&|value| number(value, "age_at_eviction_tenths"));
+            humantime::format_duration(Duration::from_secs(tenths / 10 / evicted)).to_string()
+        }
     }
 }
 
@@ -226,8 +305,9 @@ mod tests {
         })
     }
 
+    /// Of the shard's line in the first table.
     fn words(screen: &str) -> Vec<String> {
-        screen.lines().last().unwrap_or("").split_whitespace().map(str::to_owned).collect()
+        screen.lines().nth(3).unwrap_or("").split_whitespace().map(str::to_owned).collect()
     }
 
     /// Shows that rates are those between two looks, and that there are none after a restart or at the first look.
@@ -256,5 +336,31 @@ mod tests {
         let text = screen(&adaptive, None);
         assert!(text.contains("density (density 30 %, recency 10 %)") && text.contains("1m 30s"), "{text}");
         assert!(screen(&answer(1000, "b", 0), None).contains("fixed"));
+    }
+
+    /// Shows filter, prefixes and memory that waits for leases, as the server counts them, and that what was counted before the last look
+    /// doesn't come into averages.
+    #[test]
+    fn the_prefix_path_is_shown() {
+        let with = |groups: u64, blocks: u64, demand: u64| {
+            let mut answer = answer(1000 + groups, "b", 0);
+            let stats = &mut answer["shards"][0]["stats"];
+            stats["prefix_blocks"] = json!([groups / 2, 0, 0, 0, 0, 0, 0, groups / 2]);
+            stats["look_ups"] = json!({ "match_chain": { "hits": blocks, "misses": 1 } });
+            stats["filter_bytes"] = json!(64 << 20);
+            stats["filter_capacity_keys"] = json!(10);
+            stats["filter_probes"] = json!(1000);
+            stats["filter_probes_wrong"] = json!(6);
+            stats["quarantined_bytes"] = json!(3 << 20);
+            stats["evicted_ahead"] = json!(300);
+            stats["evicted_for_demand"] = json!(demand);
+            answer
+        };
+        let text = screen(&with(10, 160, 100), None);
+        for shown in ["64.0 MiB", "50 %", "0.60 %", "16.0 of a group", "25 %", "3.0 MiB"] {
+            assert!(text.contains(shown), "{shown} in {text}");
+        }
+        let text = screen(&with(20, 180, 100), Some(&with(10, 160, 100)));
+        assert!(text.contains("2.0 of a group") && !text.contains("25 %"), "{text}");
     }
 }

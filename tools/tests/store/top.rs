@@ -24,7 +24,7 @@ fn top_shows_what_the_shards_do() {
     });
     assert!(counted, "{:#}", look());
     let screen = text(&server.check(&["top", "--once", "--admin", server.admin()], 0));
-    assert!(screen.contains("ready") && screen.lines().count() == 5, "{screen}");
+    assert!(screen.contains("ready") && screen.lines().count() == 9, "{screen}");
     assert!(!screen.contains('\x1b'), "a pipe is no terminal: {screen}");
 }
 
