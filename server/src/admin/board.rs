@@ -4,7 +4,7 @@
 //! each entry.
 
 use crate::eviction::adaptive::Decision;
-use crate::shard::{Shard, ShardStats};
+use crate::shard::{Shard, ShardStats, TuningDecision};
 use crate::transport::stats::TransportStats;
 use arc_swap::ArcSwapOption;
 use lanner_shared::ShardId;
@@ -59,9 +59,14 @@ impl Board {
     /// Replaces the report of a shard, and logs what it has decided since its last one. To be called by its core only.
     pub fn publish(&self, shard: ShardId, tenant: usize, report: ShardReport) {
         if let Some(entry) = self.entries.get(usize::from(shard.0) * self.tenants + tenant) {
-            for decision in new_decisions(entry.load().as_deref(), &report) {
+            let before = entry.load();
+            for decision in new_decisions(before.as_deref(), &report) {
                 tracing::info!("shard {}, tenant {tenant}: order of eviction {decision}", shard.0);
             }
+            for decision in new_tunings(before.as_deref(), &report) {
+                tracing::info!("shard {}, tenant {tenant}: {}", shard.0, decision.text);
+            }
+            drop(before);
             entry.store(Some(Arc::new(report)));
         }
     }
@@ -94,6 +99,17 @@ fn new_decisions<'a>(before: Option<&ShardReport>, report: &'a ShardReport) -> &
     adaptive.decisions.get(first..).unwrap_or(&[])
 }
 
+/// The same of decisions on watermarks and leases.
+fn new_tunings<'a>(
+    before: Option<&ShardReport>,
+    report: &'a ShardReport,
+) -> impl Iterator<Item = &'a TuningDecision> {
+    let tuning = &report.stats.tuning;
+    let new = tuning.decisions_ever - before.map_or(0, |before| before.stats.tuning.decisions_ever);
+    let first = tuning.decisions.len().saturating_sub(usize::try_from(new).unwrap_or(usize::MAX));
+    tuning.decisions.iter().skip(first)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,6 +130,9 @@ mod tests {
         adaptive.decisions = (decisions_ever.saturating_sub(3)..decisions_ever).map(decision).collect();
         let mut stats = ShardStats::default();
         stats.adaptive = Some(adaptive);
+        let tuning = |number| TuningDecision { at_ms: number, text: String::new() };
+        stats.tuning.decisions_ever = decisions_ever;
+        stats.tuning.decisions = (decisions_ever.saturating_sub(3)..decisions_ever).map(tuning).collect();
         ShardReport { shard: 0, tenant: 0, at_ms: 0, stats, transport: TransportStats::default() }
     }
 
@@ -122,7 +141,12 @@ mod tests {
     fn a_decision_is_new_once() {
         let new = |before: Option<u64>, now: u64| {
             let (before, now) = (before.map(report), report(now));
-            new_decisions(before.as_ref(), &now).iter().map(|decision| decision.at_ms).collect::<Vec<_>>()
+            let new: Vec<u64> =
+                new_decisions(before.as_ref(), &now).iter().map(|decision| decision.at_ms).collect();
+            assert!(
+                new_tunings(before.as_ref(), &now).map(|decision| decision.at_ms).eq(new.iter().copied())
+            );
+            new
         };
         assert!(new(None, 0).is_empty());
         assert_eq!(new(None, 2), [0, 1]);

@@ -135,6 +135,21 @@ const METRICS: &[Metric] = &[
             stats.adaptive.as_ref().map_or(0, |adaptive| u64::from(adaptive.sampled_per_million))
         }),
     ),
+    gauge(
+        "lanner_lease_milliseconds",
+        "Length of the leases that are granted; shorter than configured while leases keep puts from finding room, and in a drain",
+        Source::Stats(|stats| stats.tuning.lease_ms.into()),
+    ),
+    gauge(
+        "lanner_watermark_per_mille",
+        "Thousandths of the memory: with fewer free, eviction ahead of demand begins, and with so many it ends",
+        Source::Labelled("mark", watermarks),
+    ),
+    counter(
+        "lanner_tuning_decisions",
+        "How often the shard changed its watermarks or the length of its leases; /shards shows the reasons",
+        Source::Stats(|stats| stats.tuning.decisions_ever),
+    ),
     counter(
         "lanner_departures",
         "Objects that left for another reason than eviction",
@@ -374,6 +389,11 @@ fn ranking(stats: &ShardStats, sample: Samples<'_>) {
         let is_followed = stats.adaptive.as_ref().is_some_and(|adaptive| adaptive.ranking == ranking);
         sample(&[("ranking", ranking.name())], u64::from(is_followed));
     }
+}
+
+fn watermarks(stats: &ShardStats, sample: Samples<'_>) {
+    sample(&[("mark", "begin")], stats.tuning.begin_below_per_mille.into());
+    sample(&[("mark", "end")], stats.tuning.end_at_per_mille.into());
 }
 
 fn departures(stats: &ShardStats, sample: Samples<'_>) {

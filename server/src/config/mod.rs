@@ -30,7 +30,7 @@ use thiserror::Error;
 use crate::eviction::PolicyKind;
 use memory_plan::MemoryPlan;
 use tenant::Tenant;
-pub use values::{HugePages, PollMode, RdmaChoice, ShmChoice};
+pub use values::{HugePages, LeaseLength, PollMode, RdmaChoice, ShmChoice, WatermarkChoice};
 
 /// The configuration of one server, checked.
 #[derive(Clone, Debug)]
@@ -55,6 +55,10 @@ pub struct ServerConfig {
     pub rdma: RdmaChoice,
     /// How long a lease is.
     pub lease_ttl: Duration,
+    /// Whether leases may become shorter.
+    pub lease_length: LeaseLength,
+    /// When objects are evicted ahead of demand.
+    pub watermarks: WatermarkChoice,
     /// What a shard without work does.
     pub poll: PollMode,
     /// Who is evicted first.

@@ -78,6 +78,8 @@ fn as_settings(config: &ServerConfig) -> Settings {
         rdma: Some(config.rdma),
         admin: Some(config.admin.map_or(AdminChoice::Off, AdminChoice::At)),
         lease_ttl: Some(config.lease_ttl.into()),
+        lease_length: Some(config.lease_length),
+        watermarks: Some(config.watermarks),
         poll: Some(config.poll),
         policy: Some(config.policy),
         value_checksums: Some(config.value_checksums),

@@ -12,7 +12,7 @@ use super::flags::Flags;
 use super::machine::Machine;
 use super::memory_plan::DEFAULT_MAX_CONNECTIONS;
 use super::settings::Settings;
-use super::values::{AdminChoice, HugePages, PollMode, RdmaChoice, ShmChoice};
+use super::values::{AdminChoice, HugePages, LeaseLength, PollMode, RdmaChoice, ShmChoice, WatermarkChoice};
 use super::{ConfigError, ServerConfig, file, tenant};
 
 /// The port for data. Below the range that Linux takes for outgoing connections, so that none can sit on it.
@@ -71,6 +71,8 @@ pub fn resolve_settings(given: Settings, machine: &Machine) -> Result<ServerConf
         shm: given.shm.unwrap_or(ShmChoice::Auto),
         rdma: given.rdma.unwrap_or(RdmaChoice::Auto),
         lease_ttl: within("--lease-ttl", given.lease_ttl, DEFAULT_LEASE_TTL, MIN_LEASE_TTL, MAX_LEASE_TTL)?,
+        lease_length: given.lease_length.unwrap_or(LeaseLength::Adaptive),
+        watermarks: given.watermarks.unwrap_or(WatermarkChoice::Adaptive),
         poll: given.poll.unwrap_or(PollMode::Adaptive),
         policy: given.policy.unwrap_or_default(),
         value_checksums: given.value_checksums.unwrap_or(false),

@@ -10,7 +10,10 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::tenant::TenantEntry;
-use super::values::{AddressList, AdminChoice, CoreList, HugePages, PollMode, RdmaChoice, ShmChoice};
+use super::values::{
+    AddressList, AdminChoice, CoreList, HugePages, LeaseLength, PollMode, RdmaChoice, ShmChoice,
+    WatermarkChoice,
+};
 use crate::eviction::PolicyKind;
 
 /// What was given, by flags or in the file.
@@ -72,6 +75,17 @@ pub struct Settings {
     #[serde(with = "text", skip_serializing_if = "Option::is_none")]
     pub lease_ttl: Option<humantime::Duration>,
 
+    /// Whether leases become shorter while puts find no room because of them, down to an eighth, or stay as they are [default: adaptive]
+    #[arg(long, value_name = "adaptive|fixed")]
+    #[serde(with = "text", skip_serializing_if = "Option::is_none")]
+    pub lease_length: Option<LeaseLength>,
+
+    /// Thousandths of the memory below which objects are evicted ahead of demand, and up to which, as in 10-20; adaptive begins with
+    /// these two and raises them, up to fourfold, while puts have to wait for evictions [default: adaptive]
+    #[arg(long, value_name = "adaptive|BEGIN-END")]
+    #[serde(with = "text", skip_serializing_if = "Option::is_none")]
+    pub watermarks: Option<WatermarkChoice>,
+
     /// What a shard without work does: sleep after a while, or keep its core busy [default: adaptive]
     #[arg(long, value_name = "adaptive|busy")]
     #[serde(with = "text", skip_serializing_if = "Option::is_none")]
@@ -130,6 +144,8 @@ impl Settings {
             rdma: self.rdma.or(other.rdma),
             admin: self.admin.or(other.admin),
             lease_ttl: self.lease_ttl.or(other.lease_ttl),
+            lease_length: self.lease_length.or(other.lease_length),
+            watermarks: self.watermarks.or(other.watermarks),
             poll: self.poll.or(other.poll),
             policy: self.policy.or(other.policy),
             value_checksums: self.value_checksums.or(other.value_checksums),

@@ -11,6 +11,7 @@ use lanner_shared::wire::hello::MAX_SOCKET_PATH_BYTES;
 
 use crate::eviction::PolicyKind;
 use crate::eviction::adaptive::Ranking;
+use crate::shard::Watermarks;
 
 /// Addresses to listen on, and how they were written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -269,6 +270,68 @@ pub enum PollMode {
 
 words!(PollMode { "adaptive" => PollMode::Adaptive, "busy" => PollMode::Busy }, "adaptive, busy");
 
+/// Whether leases stay as long as they are configured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseLength {
+    /// They become shorter while that makes room for puts.
+    Adaptive,
+    /// They do.
+    Fixed,
+}
+
+words!(LeaseLength { "adaptive" => LeaseLength::Adaptive, "fixed" => LeaseLength::Fixed }, "adaptive, fixed");
+
+/// When objects are evicted ahead of demand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WatermarkChoice {
+    /// As the shard sees fit.
+    Adaptive,
+    /// As written.
+    Fixed(Watermarks),
+}
+
+impl WatermarkChoice {
+    /// The watermarks that a shard begins with.
+    #[must_use]
+    pub fn at_first(self) -> Watermarks {
+        match self {
+            WatermarkChoice::Adaptive => Watermarks::default(),
+            WatermarkChoice::Fixed(watermarks) => watermarks,
+        }
+    }
+}
+
+impl FromStr for WatermarkChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<WatermarkChoice, String> {
+        if text == "adaptive" {
+            return Ok(WatermarkChoice::Adaptive);
+        }
+        let fixed = text.split_once('-').and_then(|(begin, end)| {
+            let (begin_below_per_mille, end_at_per_mille) = (begin.parse().ok()?, end.parse().ok()?);
+            (begin_below_per_mille <= end_at_per_mille && end_at_per_mille <= 500)
+                .then_some(Watermarks { begin_below_per_mille, end_at_per_mille })
+        });
+        fixed.map(WatermarkChoice::Fixed).ok_or_else(|| {
+            format!(
+                "'{text}' is neither adaptive nor two thousandths of the memory, the smaller first and at most 500, as in 10-20"
+            )
+        })
+    }
+}
+
+impl Display for WatermarkChoice {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WatermarkChoice::Adaptive => formatter.write_str("adaptive"),
+            WatermarkChoice::Fixed(Watermarks { begin_below_per_mille, end_at_per_mille }) => {
+                write!(formatter, "{begin_below_per_mille}-{end_at_per_mille}")
+            }
+        }
+    }
+}
+
 impl FromStr for PolicyKind {
     type Err = String;
 
@@ -355,6 +418,10 @@ mod tests {
         assert!(problem::<RdmaChoice>("mlx5_0").contains("no RDMA transport"));
         assert!(problem::<HugePages>("yes").contains("auto, on, off"));
         assert!(problem::<PollMode>("").contains("adaptive, busy"));
+        assert!(problem::<LeaseLength>("5s").contains("adaptive, fixed"));
+        for wrong in ["10", "20-10", "10-501", "-1-5", "a-b"] {
+            assert!(problem::<WatermarkChoice>(wrong).contains("as in 10-20"), "{wrong}");
+        }
         assert!(problem::<ShmChoice>("socket").contains("has a slash"));
         assert!(problem::<ShmChoice>(&format!("/{}", "x".repeat(107))).contains("shorter"));
         assert!(problem::<AdminChoice>("on").contains("or `off`"));
@@ -377,6 +444,8 @@ mod tests {
         check::<RdmaChoice>(&["auto", "off"]);
         check::<HugePages>(&["auto", "on", "off"]);
         check::<PollMode>(&["adaptive", "busy"]);
+        check::<LeaseLength>(&["adaptive", "fixed"]);
+        check::<WatermarkChoice>(&["adaptive", "0-0", "10-20", "100-500"]);
         check::<PolicyKind>(&["adaptive", "adaptive:density", "adaptive:recency", "s3-fifo", "lru"]);
     }
 }

@@ -7,12 +7,12 @@ pub mod identity;
 pub mod socket_file;
 
 use crate::admin::board::Board;
-use crate::config::{HugePages, ServerConfig, ShmChoice, machine};
+use crate::config::{HugePages, LeaseLength, ServerConfig, ShmChoice, WatermarkChoice, machine};
 use crate::memory::segment::{HUGE_PAGE_BYTES, Segment, SegmentError, SegmentOptions};
 use crate::pump::mail::{Mailbox, Post, mailbox};
 use crate::pump::{Pump, PumpParts};
 use crate::runtime::{CoreThread, spawn_on};
-use crate::shard::{Shard, ShardConfig};
+use crate::shard::{Shard, ShardConfig, Tuned};
 use crate::transport::handshake::{Acceptor, SocketKind};
 use control::Control;
 use identity::Identity;
@@ -233,6 +233,11 @@ impl CorePlan {
                 lease_ttl: self.config.lease_ttl,
                 max_lease_ttl: self.config.lease_ttl.max(MIN_LEASE_TTL),
                 policy: self.config.policy,
+                watermarks: self.config.watermarks.at_first(),
+                tuned: Tuned {
+                    watermarks: self.config.watermarks == WatermarkChoice::Adaptive,
+                    leases: self.config.lease_length == LeaseLength::Adaptive,
+                },
                 value_checksums: self.config.value_checksums,
                 prefix_index: self.config.prefix_index,
                 ..ShardConfig::default()

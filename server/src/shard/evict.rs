@@ -104,9 +104,9 @@ impl Shard {
 
     /// Evicts up to a slice if the free memory is below the watermark. Returns whether more is to be done.
     pub(super) fn evict_ahead(&mut self, now: Instant) -> bool {
-        let capacity = u64::from(self.allocator.range().units);
+        let capacity = self.capacity_units();
         let mark = |per_mille: u16| capacity * u64::from(per_mille) / 1000;
-        let Watermarks { begin_below_per_mille, end_at_per_mille } = self.config.watermarks;
+        let Watermarks { begin_below_per_mille, end_at_per_mille } = self.tuning.watermarks();
         if self.allocator.free_units() < mark(begin_below_per_mille) {
             self.is_evicting_ahead = true;
         }
@@ -121,6 +121,17 @@ impl Shard {
             self.depart(now, victim, Departure::EvictedAhead);
         }
         true
+    }
+
+    /// Whether a put may soon have to evict: what was read past the shard is worth hearing of first.
+    #[inline]
+    pub fn is_short_of_room(&self) -> bool {
+        let begin_below = u64::from(self.tuning.watermarks().begin_below_per_mille);
+        self.allocator.free_units() * 1000 < self.capacity_units() * begin_below
+    }
+
+    pub(super) fn capacity_units(&self) -> u64 {
+        u64::from(self.allocator.range().units)
     }
 
     /// Puts an object whose lease has ended back among the candidates.

@@ -12,7 +12,7 @@
 //! | many keys at once | `warm` |
 //!
 //! and below them `known_keys` (filter and prefix index beside the index), `lease` (until when may memory not be reused), `quarantine` (the one place that gives memory back),
-//! `epoch`, `extent_access` and `stats`.
+//! `epoch`, `extent_access`, `tuning` (what the shard sets for itself) and `stats`.
 //!
 //! What always holds:
 //! - **P1** An extent is given back only by `quarantine::release`, and only when the last lease on it has ended and no
@@ -39,6 +39,7 @@ mod read;
 mod remove;
 pub mod stats;
 mod tick;
+mod tuning;
 mod warm;
 
 #[cfg(test)]
@@ -73,6 +74,7 @@ use expire::ExpiryHand;
 use lease::LeaseWheel;
 use put::{PeerPuts, UnfinishedPut};
 use stats::Counters;
+use tuning::Tuning;
 
 pub use evict::Watermarks;
 pub use list::ListPage;
@@ -80,6 +82,7 @@ pub use put::PutTicket;
 pub use query::Found;
 pub use stats::ShardStats;
 pub use tick::TickOutcome;
+pub use tuning::{Tuned, TuningDecision, TuningState};
 pub use warm::WARMED_KEYS;
 
 /// Who a request is from: a connection, under a number that never comes again.
@@ -104,8 +107,10 @@ pub struct ShardConfig {
     pub max_lease_ttl: Duration,
     /// Who is evicted first.
     pub policy: PolicyKind,
-    /// When to evict ahead of demand.
+    /// When to evict ahead of demand, at first.
     pub watermarks: Watermarks,
+    /// Which of watermarks and leases the shard may set for itself.
+    pub tuned: Tuned,
     /// A put that makes no progress for this long is given up.
     pub put_timeout: Duration,
     /// The most puts that one peer can have begun and not ended.
@@ -130,6 +135,7 @@ impl Default for ShardConfig {
             max_lease_ttl: DEFAULT_LEASE_TTL,
             policy: PolicyKind::default(),
             watermarks: Watermarks::default(),
+            tuned: Tuned { watermarks: true, leases: true },
             put_timeout: Duration::from_secs(30),
             max_unfinished_puts: 256,
             max_objects: u32::MAX,
@@ -171,6 +177,12 @@ pub struct Shard {
     hard_pinned: Queue,
     /// Which leases end when, and what waits for that.
     leases: LeaseWheel,
+    /// What the shard sets for itself.
+    tuning: Tuning,
+    /// When it's to look next.
+    next_tuning: Instant,
+    /// The longest leases that may be granted, in milliseconds: what the configuration or a drain says.
+    lease_limit_ms: u32,
     /// Length of the leases granted now, in milliseconds.
     lease_ms: u32,
     unfinished: Slab<UnfinishedPut>,
@@ -218,6 +230,7 @@ impl Shard {
         // A shard's segment has at most 256 GiB, which is what a u32 of units reaches; more would lie idle.
         let units = (segment.len() / UNIT_BYTES).min(u64::from(u32::MAX)).saturating_sub(page_units);
         let range = Extent { start: page_units as u32, units: units as u32 };
+        let lease_ms = whole_millis(config.lease_ttl.min(config.max_lease_ttl));
         let allocator = ExtentAllocator::new(&mut segment, range)?;
         Ok(Self {
             slots: Slots::new(config.max_objects),
@@ -229,7 +242,10 @@ impl Shard {
             soft_pinned: Lru::default(),
             hard_pinned: Queue::new(),
             leases: LeaseWheel::new(config.max_lease_ttl),
-            lease_ms: whole_millis(config.lease_ttl.min(config.max_lease_ttl)),
+            tuning: Tuning::new(config.tuned, config.watermarks, lease_ms),
+            next_tuning: config.started,
+            lease_limit_ms: lease_ms,
+            lease_ms,
             unfinished: Slab::new(),
             peers: HashMap::new(),
             gone_peers: VecDeque::new(),
@@ -275,10 +291,11 @@ impl Shard {
         self.segment.word(PARKED_OFFSET).ok()
     }
 
-    /// How long leases granted from now on are, in whole milliseconds: at most what the configuration allows. A drain
-    /// shortens it.
+    /// How long leases granted from now on are at most, in whole milliseconds: no more than what the configuration allows. A drain
+    /// shortens it. The shard may grant shorter ones.
     pub fn set_lease_ttl(&mut self, lease_ttl: Duration) {
-        self.lease_ms = whole_millis(lease_ttl.min(self.config.max_lease_ttl));
+        self.lease_limit_ms = whole_millis(lease_ttl.min(self.config.max_lease_ttl));
+        self.lease_ms = self.lease_limit_ms.min(self.tuning.lease_ms());
     }
 
     /// Plants faults, for a test to find.

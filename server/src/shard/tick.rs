@@ -1,6 +1,8 @@
 //! Time passes: all clean-up, each kind in a bounded slice, so that no request waits behind much of it.
 
 use super::Shard;
+use super::tuning::Seen;
+use crate::memory::extents::UNIT_BYTES;
 use lanner_shared::time::Instant;
 use std::time::Duration;
 
@@ -13,6 +15,9 @@ const STALLED_PUTS: usize = 64;
 
 /// How often the filter's rate of false positives is measured, at most.
 const BETWEEN_PROBES: Duration = Duration::from_millis(100);
+
+/// How often the shard looks whether it should set something else for itself.
+const BETWEEN_TUNINGS: Duration = Duration::from_secs(1);
 
 /// What a tick leaves to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,8 +44,25 @@ impl Shard {
             self.filter.probe(&self.index);
             self.next_probe = now.plus(BETWEEN_PROBES);
         }
+        if now >= self.next_tuning {
+            self.tune(now);
+            self.next_tuning = now.plus(BETWEEN_TUNINGS);
+        }
         let more_is_due = more_leases || more_puts || more_expired || more_evictions || more_of_filter;
         TickOutcome { more_is_due, next_at: self.next_tick(now) }
+    }
+
+    fn tune(&mut self, now: Instant) {
+        let counters = &self.counters;
+        let seen = Seen {
+            evicted_ahead: counters.evicted_ahead,
+            evicted_on_demand: counters.evicted_for_demand + counters.evicted_as_neighbour,
+            puts_refused_full: counters.puts_refused_full,
+            leased_units: self.leased_bytes(now) / UNIT_BYTES,
+            capacity_units: self.capacity_units(),
+        };
+        self.tuning.look(self.millis(now).0, seen);
+        self.lease_ms = self.lease_limit_ms.min(self.tuning.lease_ms());
     }
 
     /// Whatever waits for time to pass is looked at once in a bucket of the leases' ring, or ten times a second.

@@ -130,7 +130,7 @@ const TRAFFIC: [&str; 14] = [
 ];
 
 /// Filter, chains and the order of eviction.
-const PREFIX_PATH: [&str; 11] = [
+const PREFIX_PATH: [&str; 13] = [
     "shard",
     "tenant",
     "filter",
@@ -141,6 +141,8 @@ const PREFIX_PATH: [&str; 11] = [
     "on demand",
     "ghosts/s",
     "age out",
+    "lease",
+    "kept free",
     "order",
 ];
 
@@ -232,6 +234,8 @@ fn prefix_path_of(shard: &Value, before: Option<&Value>, seconds: Option<f64>) -
     let on_demand =
         |value: &Value| number(value, "evicted_for_demand") + number(value, "evicted_as_neighbour");
     let evictions = |value: &Value| number(value, "evicted_ahead") + on_demand(value);
+    let tuning = &shard["stats"]["tuning"];
+    let per_mille = |name: &str| tuning[name].as_u64().unwrap_or(0) as f64 / 10.0;
     let cells = [
         right(size(number(shard, "filter_bytes"))),
         percent(number(shard, "objects"), number(shard, "filter_capacity_keys"), 0),
@@ -241,6 +245,8 @@ fn prefix_path_of(shard: &Value, before: Option<&Value>, seconds: Option<f64>) -
         percent(since(&on_demand), since(&evictions), 0),
         counted(rate(&|value| number(value, "ghost_hits"))),
         right(age_at_eviction(&since, &evictions)),
+        right(format!("{} ms", tuning["lease_ms"].as_u64().unwrap_or(0))),
+        right(format!("{:.1} - {:.1} %", per_mille("begin_below_per_mille"), per_mille("end_at_per_mille"))),
         Cell::new(order(&shard["stats"])),
     ];
     whose(shard).into_iter().chain(cells).collect()
@@ -352,12 +358,16 @@ mod tests {
             stats["filter_probes"] = json!(1000);
             stats["filter_probes_wrong"] = json!(6);
             stats["quarantined_bytes"] = json!(3 << 20);
+            stats["tuning"] =
+                json!({ "lease_ms": 2500, "begin_below_per_mille": 10, "end_at_per_mille": 25 });
             stats["evicted_ahead"] = json!(300);
             stats["evicted_for_demand"] = json!(demand);
             answer
         };
         let text = screen(&with(10, 160, 100), None);
-        for shown in ["64.0 MiB", "50 %", "0.60 %", "16.0 of a group", "25 %", "3.0 MiB"] {
+        for shown in
+            ["64.0 MiB", "50 %", "0.60 %", "16.0 of a group", "25 %", "3.0 MiB", "2500 ms", "1.0 - 2.5 %"]
+        {
             assert!(text.contains(shown), "{shown} in {text}");
         }
         let text = screen(&with(20, 180, 100), Some(&with(10, 160, 100)));
