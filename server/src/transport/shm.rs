@@ -100,9 +100,23 @@ impl Shm {
     }
 }
 
+impl Shm {
+    fn take_touches(&mut self, core: &mut Core) {
+        for index in &self.order {
+            if let Some(peer) = self.lanes.get_mut(*index) {
+                peer.take_touches(core);
+            }
+        }
+    }
+}
+
 impl Transport for Shm {
     #[inline]
     fn poll(&mut self, core: &mut Core) -> bool {
+        // Ticks take them too; but the victims of a put in this turn, on whichever transport, are chosen before the next.
+        if core.shards.iter().any(Shard::is_short_of_room) {
+            self.take_touches(core);
+        }
         let mut has_worked = false;
         for index in &self.order {
             if let Some(peer) = self.lanes.get_mut(*index) {
@@ -348,4 +362,93 @@ fn copy_staging(lane: &LaneMemory, at: usize, shard: &mut Shard, offset: u64, co
     // SAFETY: the target lies within the segment (checked by `as_mut_ptr_range`), in the extent of an unfinished put, which only
     // its own connection writes.
     unsafe { lane.read_staging(at, target.start, count as usize) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::eviction::PolicyKind;
+    use crate::memory::segment::Segment;
+    use crate::pump::ring::Ring;
+    use crate::server::identity::Identity;
+    use crate::shard::{PeerId, PutTicket, ShardConfig};
+    use lanner_shared::shm::touch_ring::TouchWriter;
+    use lanner_shared::wire::MAX_VERSION;
+    use lanner_shared::wire::put::{Pin, PutMode, PutRequest};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU32;
+
+    fn core(shard: Shard) -> Core {
+        let identity = Identity {
+            boot_id: [1; 16],
+            server_id: 1,
+            shards: 1,
+            capacity_bytes: 0,
+            max_value_bytes: 0,
+            lease_ms: 5_000,
+            page_bytes: 4096,
+            socket_path: None,
+            tenants: Vec::new(),
+            max_connections: 1,
+            connections: AtomicU32::new(1),
+        };
+        Core {
+            shards: vec![shard],
+            ring: Ring::new().unwrap(),
+            now: Clock.now(),
+            stats: crate::transport::stats::TransportStats::default(),
+            is_draining: false,
+            partial_bytes: 0,
+            reply_bytes: 0,
+            posts: Vec::new(),
+            identity: Arc::new(identity),
+        }
+    }
+
+    fn put(core: &mut Core, key: &[u8]) -> PutTicket {
+        let request =
+            PutRequest { key, mode: PutMode::Put, pin: Pin::None, ttl_seconds: 0, group: b"", chain: None };
+        let ticket = core.shards[0].put_begin(core.now, PeerId(1), &request, (64 << 10) - 64).unwrap();
+        core.shards[0].put_commit(core.now, ticket).unwrap();
+        ticket
+    }
+
+    /// A put that finds no room right after a client has published that it read the oldest object. Returns whether that object stays.
+    fn oldest_stays(turns: bool) -> bool {
+        let config = ShardConfig { policy: PolicyKind::Lru, started: Clock.now(), ..ShardConfig::default() };
+        let shard = Shard::new(config, Segment::heap(8192 + (4 << 16)).unwrap()).unwrap();
+        let (mut core, mut shm) = (core(shard), Shm::default());
+        let tickets = [b"a", b"b", b"c", b"d"].map(|key| put(&mut core, key));
+        let lane = NewLane::new().unwrap();
+        let client = LaneMemory::map(lane.file.as_fd()).unwrap();
+        let (socket, _peer) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        let caller = Caller {
+            peer: PeerId(2),
+            boot: 0,
+            version: MAX_VERSION,
+            sends_values: false,
+            can_move: false,
+            is_draining: false,
+        };
+        shm.adopt(&mut core, lane, socket, 0, caller);
+        let (slot, generation) = (tickets[0].slot().0, tickets[0].generation().0);
+        let touch = Touch { slot, generation, read_at: core.now };
+        TouchWriter::default().publish(client.touches(), [touch].into_iter());
+        if turns {
+            shm.poll(&mut core);
+        }
+        put(&mut core, b"e");
+        assert_eq!(core.shards[0].exists(core.now, b"b"), !turns);
+        core.shards[0].exists(core.now, b"a")
+    }
+
+    /// Shows that a read past the shard counts in the very turn in which a put needs room, with no tick in between; and that without
+    /// taking it there the object that was just read would go.
+    #[test]
+    fn a_put_without_room_knows_of_the_latest_reads() {
+        assert!(oldest_stays(true));
+        assert!(!oldest_stays(false));
+    }
 }
