@@ -29,6 +29,11 @@ impl Client {
     pub fn match_chains<K: AsRef<[u8]>>(&self, chains: &[&[K]]) -> Result<Vec<Snapshot>> {
         let mut call = MatchCall::new(&self.inner, chains)?;
         run(&self.inner, &mut call)?;
+        self.snapshots_of(call)
+    }
+
+    /// What the chains of a call that is done have come to.
+    pub(crate) fn snapshots_of<K: AsRef<[u8]>>(&self, call: MatchCall<'_, K>) -> Result<Vec<Snapshot>> {
         let snapshot = |Matched { keys, answers, routes }: Matched| {
             self.snapshot_of(keys, &answers, |block| routes[block / GROUP_BLOCKS])
         };

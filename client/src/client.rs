@@ -7,7 +7,7 @@ use crate::call::absent::{self, Verdict};
 use crate::call::get::{GetCall, Target};
 use crate::call::keys::{Descriptors, Flags, KeysCall};
 use crate::call::list::{ListCall, Listed, Pages, StatsCall};
-use crate::call::longest_prefix::LongestPrefixCall;
+use crate::call::longest_prefix::PrefixesCall;
 use crate::call::put::{PutCall, PutOptions};
 use crate::call::read::ReadCall;
 use crate::call::read_ranges::ReadRangesCall;
@@ -59,6 +59,10 @@ impl ClientInner {
     }
 
     #[inline]
+    pub fn routes(&self) -> impl Iterator<Item = Route> {
+        self.cluster.routes()
+    }
+
     pub fn route(&self, hash: KeyHash) -> Route {
         self.cluster.route(hash)
     }
@@ -268,20 +272,24 @@ impl Client {
     /// part, and none counts them. It is the live filter: a key whose `put` has returned before this call began is never called
     /// absent for it, whoever put it; one whose `put` is under way may be, as ever.
     pub fn exists_batch<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<bool>> {
-        if keys.len() < absent::FEWEST_KEYS {
-            return self.flags::<K, false>(keys);
-        }
-        match with_lane(&self.inner, |lane| absent::look(&self.inner, lane, keys))? {
-            Verdict::Nothing => self.flags::<K, false>(keys),
-            Verdict::AbsentBut(possible) => {
-                let mut present = vec![false; keys.len()];
-                let asked: Vec<&[u8]> = possible.iter().map(|index| keys[*index as usize].as_ref()).collect();
-                let answers = if asked.is_empty() { Vec::new() } else { self.flags::<_, false>(&asked)? };
-                for (index, answer) in possible.iter().zip(answers) {
-                    present[*index as usize] = answer;
-                }
-                Ok(present)
-            }
+        let mut call = self.exists_call(keys)?;
+        run(&self.inner, &mut call)?;
+        Ok(call.answers.flags)
+    }
+
+    /// The questions that `exists` of `keys` leaves to the servers: of many keys those that no filter in reach says are absent.
+    pub(crate) fn exists_call<'k, K: AsRef<[u8]>>(
+        &self,
+        keys: &'k [K],
+    ) -> Result<KeysCall<'k, K, Flags<false>>> {
+        let absent = Flags { flags: vec![false; keys.len()] };
+        let verdict = match keys.len() {
+            0..absent::FEWEST_KEYS => Verdict::Nothing,
+            _ => with_lane(&self.inner, |lane| absent::look(&self.inner, lane, keys))?,
+        };
+        match verdict {
+            Verdict::Nothing => KeysCall::new(&self.inner, keys, absent),
+            Verdict::AbsentBut(possible) => KeysCall::of_some(&self.inner, keys, &possible, absent),
         }
     }
 
@@ -293,11 +301,7 @@ impl Client {
 
     /// [`Client::remove`] for each key, in the order of `keys`.
     pub fn remove_batch<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<bool>> {
-        self.flags::<K, true>(keys)
-    }
-
-    fn flags<K: AsRef<[u8]>, const REMOVES: bool>(&self, keys: &[K]) -> Result<Vec<bool>> {
-        let mut call = KeysCall::new(&self.inner, keys, Flags::<REMOVES> { flags: vec![false; keys.len()] })?;
+        let mut call = KeysCall::new(&self.inner, keys, Flags::<true> { flags: vec![false; keys.len()] })?;
         run(&self.inner, &mut call)?;
         Ok(call.answers.flags)
     }
@@ -533,25 +537,17 @@ impl Client {
     /// The longest stored key that `key` begins with, `key` itself included; `None` if there is none. One round trip to all shards
     /// at once, because keys that begin alike lie on different ones. Extends no lease and counts as no access.
     pub fn longest_prefix<'k>(&self, key: &'k [u8]) -> Result<Option<&'k [u8]>> {
-        Ok(self.prefix_lengths(&[key])?.first().and_then(|bytes| prefix_of(key, *bytes)))
+        let keys = [key];
+        let mut call = PrefixesCall::new(&keys);
+        run(&self.inner, &mut call)?;
+        Ok(call.longest_of(0).and_then(|bytes| key.get(..bytes)))
     }
 
     /// [`Client::longest_prefix`] for each key, in the order of `keys`.
     pub fn longest_prefix_batch<'k, K: AsRef<[u8]>>(&self, keys: &'k [K]) -> Result<Vec<Option<&'k [u8]>>> {
-        let lengths = self.prefix_lengths(keys)?;
-        Ok(keys.iter().zip(lengths).map(|(key, bytes)| prefix_of(key.as_ref(), bytes)).collect())
-    }
-
-    /// Bytes of the longest prefix of each key; 0 for none.
-    fn prefix_lengths<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<u16>> {
-        let mut lengths = Vec::with_capacity(keys.len());
-        while lengths.len() < keys.len() {
-            let first = lengths.len();
-            let mut call = LongestPrefixCall::new(self.inner.cluster.routes(), keys, first)?;
-            run(&self.inner, &mut call)?;
-            lengths.extend(call.longest);
-        }
-        Ok(lengths)
+        let mut call = PrefixesCall::new(keys);
+        run(&self.inner, &mut call)?;
+        Ok(call.into_prefixes())
     }
 
     /// The value of `key`, or with [`Fallback::Prefix`] that of the longest stored key that `key` begins with, and the key found.
@@ -580,9 +576,4 @@ impl Client {
         }
         Ok(all)
     }
-}
-
-/// The first `bytes` of `key`; `None` of none.
-fn prefix_of(key: &[u8], bytes: u16) -> Option<&[u8]> {
-    key.get(..usize::from(bytes)).filter(|prefix| !prefix.is_empty())
 }

@@ -8,6 +8,8 @@
 
 use crate::call::get::{GetCall, Target};
 use crate::call::keys::{Flags, KeysCall};
+use crate::call::longest_prefix::PrefixesCall;
+use crate::call::match_chain::MatchCall;
 use crate::call::put::{PutCall, PutOptions};
 use crate::call::read::ReadCall;
 use crate::call::{Call, Exchange, time_out};
@@ -15,9 +17,9 @@ use crate::client::{Client, ClientInner};
 use crate::lane::{Lane, with_lane};
 use crate::snapshot::ranges::{self, Range};
 use crate::snapshot::{Freshness, Snapshot};
-use lanner_shared::Result;
 use lanner_shared::time::{Clock, Instant};
 use lanner_shared::wire::put::PutMode;
+use lanner_shared::{Result, key};
 use std::marker::PhantomData;
 use std::task::Poll;
 
@@ -35,7 +37,7 @@ pub struct Pending<'a, T> {
 
 /// A call whose outcome can be taken when it's done.
 trait Outcome<T>: Call {
-    fn outcome(self: Box<Self>) -> T;
+    fn outcome(self: Box<Self>) -> Result<T>;
 }
 
 impl<'a, T> Pending<'a, T> {
@@ -65,7 +67,7 @@ impl<'a, T> Pending<'a, T> {
             Poll::Pending => self.time_out(),
         };
         let Some(call) = self.call.take() else { return Poll::Pending };
-        Poll::Ready(outcome.map(|()| call.outcome()))
+        Poll::Ready(outcome.and_then(|()| call.outcome()))
     }
 
     #[cold]
@@ -132,12 +134,29 @@ impl Client {
         Ok(Pending::start(self, GivenBuffers(GetCall::new(&self.inner, keys, Target::Given(buffers))?)))
     }
 
-    /// Starts [`Client::exists_batch`].
+    /// Starts [`Client::exists_batch`]. What a filter in reach says is absent is known at once; only the rest is asked.
     pub fn submit_exists_batch<'a, K: AsRef<[u8]>>(&self, keys: &'a [K]) -> Result<Pending<'a, Vec<bool>>> {
-        Ok(Pending::start(
-            self,
-            KeysCall::new(&self.inner, keys, Flags::<false> { flags: vec![false; keys.len()] })?,
-        ))
+        Ok(Pending::start(self, self.exists_call(keys)?))
+    }
+
+    /// Starts [`Client::longest_prefix_batch`].
+    pub fn submit_longest_prefix_batch<'a, K: AsRef<[u8]>>(
+        &self,
+        keys: &'a [K],
+    ) -> Result<Pending<'a, Vec<Option<&'a [u8]>>>> {
+        for (index, key) in keys.iter().enumerate() {
+            key::checked(key.as_ref(), index)?;
+        }
+        Ok(Pending::start(self, PrefixesCall::new(keys)))
+    }
+
+    /// Starts [`Client::match_chains`].
+    pub fn submit_match_chains<'a, K: AsRef<[u8]>>(
+        &self,
+        chains: &'a [&'a [K]],
+    ) -> Result<Pending<'a, Vec<Snapshot>>> {
+        let call = MatchCall::new(&self.inner, chains)?;
+        Ok(Pending::start(self, Matching { client: self.clone(), call }))
     }
 
     /// Starts [`Client::remove_batch`].
@@ -167,19 +186,49 @@ impl Client {
 }
 
 impl<K: AsRef<[u8]>, V: AsRef<[u8]>> Outcome<Vec<Result<()>>> for PutCall<'_, K, V> {
-    fn outcome(self: Box<Self>) -> Vec<Result<()>> {
-        self.outcomes
+    fn outcome(self: Box<Self>) -> Result<Vec<Result<()>>> {
+        Ok(self.outcomes)
     }
 }
 
 impl<K: AsRef<[u8]>, const REMOVES: bool> Outcome<Vec<bool>> for KeysCall<'_, K, Flags<REMOVES>> {
-    fn outcome(self: Box<Self>) -> Vec<bool> {
-        self.answers.flags
+    fn outcome(self: Box<Self>) -> Result<Vec<bool>> {
+        Ok(self.answers.flags)
+    }
+}
+
+impl<'a, K: AsRef<[u8]>> Outcome<Vec<Option<&'a [u8]>>> for PrefixesCall<'a, K> {
+    fn outcome(self: Box<Self>) -> Result<Vec<Option<&'a [u8]>>> {
+        Ok(self.into_prefixes())
+    }
+}
+
+/// Chains that are matched, and the client that makes snapshots of what was found.
+struct Matching<'a, K> {
+    client: Client,
+    call: MatchCall<'a, K>,
+}
+
+impl<K: AsRef<[u8]>> Outcome<Vec<Snapshot>> for Matching<'_, K> {
+    fn outcome(self: Box<Self>) -> Result<Vec<Snapshot>> {
+        self.client.snapshots_of(self.call)
+    }
+}
+
+impl<K: AsRef<[u8]>> Call for Matching<'_, K> {
+    fn poll(&mut self, lane: &mut Lane, client: &ClientInner) -> Poll<Result<()>> {
+        self.call.poll(lane, client)
+    }
+
+    fn each_exchange(&mut self, act: &mut dyn FnMut(&mut Exchange)) {
+        self.call.each_exchange(act);
     }
 }
 
 impl Outcome<()> for ReadCall<'_> {
-    fn outcome(self: Box<Self>) {}
+    fn outcome(self: Box<Self>) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// A get that makes its buffers.
@@ -188,14 +237,14 @@ struct NewBuffers<'a, 'b, K>(GetCall<'a, 'b, K>);
 struct GivenBuffers<'a, 'b, K>(GetCall<'a, 'b, K>);
 
 impl<K: AsRef<[u8]>> Outcome<Vec<Result<Vec<u8>>>> for NewBuffers<'_, '_, K> {
-    fn outcome(self: Box<Self>) -> Vec<Result<Vec<u8>>> {
-        self.0.into_values()
+    fn outcome(self: Box<Self>) -> Result<Vec<Result<Vec<u8>>>> {
+        Ok(self.0.into_values())
     }
 }
 
 impl<K: AsRef<[u8]>> Outcome<Vec<Result<u64>>> for GivenBuffers<'_, '_, K> {
-    fn outcome(self: Box<Self>) -> Vec<Result<u64>> {
-        self.0.outcomes
+    fn outcome(self: Box<Self>) -> Result<Vec<Result<u64>>> {
+        Ok(self.0.outcomes)
     }
 }
 

@@ -33,9 +33,19 @@ pub(crate) fn group<K: AsRef<[u8]>>(
     batch: &[K],
     extra_bytes: usize,
 ) -> Result<KeyGroups> {
+    group_some(client, batch, 0..batch.len(), extra_bytes)
+}
+
+/// [`group`] of those keys of `batch` that `indices` name.
+fn group_some<K: AsRef<[u8]>>(
+    client: &ClientInner,
+    batch: &[K],
+    indices: impl Iterator<Item = usize>,
+    extra_bytes: usize,
+) -> Result<KeyGroups> {
     let mut groups = KeyGroups::new();
-    for (index, key) in batch.iter().enumerate() {
-        let key = key::checked(key.as_ref(), index)?;
+    for index in indices {
+        let key = key::checked(batch[index].as_ref(), index)?;
         let route = client.route(KeyHash::of(key));
         push(&mut groups, route, index as u32, keys::encoded_bytes(key), extra_bytes);
     }
@@ -78,6 +88,17 @@ pub(crate) struct KeysCall<'a, K, A> {
 impl<'a, K: AsRef<[u8]>, A: Answers> KeysCall<'a, K, A> {
     pub fn new(client: &ClientInner, batch: &'a [K], answers: A) -> Result<KeysCall<'a, K, A>> {
         Ok(KeysCall { batch, groups: group(client, batch, 0)?, answers })
+    }
+
+    /// A call that asks for those keys of `batch` that `indices` name, and gets no answer for the others.
+    pub fn of_some(
+        client: &ClientInner,
+        batch: &'a [K],
+        indices: &[u32],
+        answers: A,
+    ) -> Result<KeysCall<'a, K, A>> {
+        let indices = indices.iter().map(|index| *index as usize);
+        Ok(KeysCall { batch, groups: group_some(client, batch, indices, 0)?, answers })
     }
 
     /// Which life of which shard's server has answered.

@@ -12,17 +12,66 @@ use lanner_shared::wire::{MAX_BATCH, MAX_BODY_BYTES, Opcode, keys};
 use lanner_shared::{Error, Result, key};
 use std::task::Poll;
 
+/// A search for any number of keys: as many as a frame takes, then the next.
+pub(crate) struct PrefixesCall<'a, K> {
+    batch: &'a [K],
+    under_way: Option<LongestPrefixCall<'a, K>>,
+    /// Of the keys whose frames are answered; see [`LongestPrefixCall::longest`].
+    longest: Vec<u16>,
+}
+
+impl<'a, K: AsRef<[u8]>> PrefixesCall<'a, K> {
+    pub fn new(batch: &'a [K]) -> PrefixesCall<'a, K> {
+        PrefixesCall { batch, under_way: None, longest: Vec::with_capacity(batch.len()) }
+    }
+
+    /// Bytes of the longest prefix of a key that was found, if one was.
+    pub fn longest_of(&self, index: usize) -> Option<usize> {
+        self.longest.get(index).map(|bytes| usize::from(*bytes)).filter(|bytes| *bytes > 0)
+    }
+
+    /// The longest prefix of each key.
+    pub fn into_prefixes(self) -> Vec<Option<&'a [u8]>> {
+        let prefix = |(index, key): (usize, &'a K)| key.as_ref().get(..self.longest_of(index)?);
+        self.batch.iter().enumerate().map(prefix).collect()
+    }
+}
+
+impl<K: AsRef<[u8]>> Call for PrefixesCall<'_, K> {
+    fn poll(&mut self, lane: &mut Lane, client: &ClientInner) -> Poll<Result<()>> {
+        while self.longest.len() < self.batch.len() {
+            let call = match &mut self.under_way {
+                Some(call) => call,
+                next => {
+                    let first = self.longest.len();
+                    next.insert(LongestPrefixCall::new(client.routes(), self.batch, first)?)
+                }
+            };
+            match call.poll(lane, client) {
+                Poll::Ready(Ok(())) => self.longest.append(&mut call.longest),
+                other => return other,
+            }
+            self.under_way = None;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn each_exchange(&mut self, act: &mut dyn FnMut(&mut Exchange)) {
+        self.under_way.iter_mut().for_each(|call| call.each_exchange(act));
+    }
+}
+
 /// A search under way: one frame with all keys to each shard.
-pub(crate) struct LongestPrefixCall<'a, K> {
+struct LongestPrefixCall<'a, K> {
     batch: &'a [K],
     exchanges: Vec<Exchange>,
     /// For each key the length of the longest that was found so far, in bytes; 0 for none.
-    pub longest: Vec<u16>,
+    longest: Vec<u16>,
 }
 
 impl<'a, K: AsRef<[u8]>> LongestPrefixCall<'a, K> {
     /// Searches for the keys of `batch` from `first` on, as many as a frame takes; `longest` has an entry for each of them.
-    pub fn new(
+    fn new(
         routes: impl Iterator<Item = Route>,
         batch: &'a [K],
         first: usize,

@@ -8,11 +8,16 @@ use lanner_shared::wire::{Opcode, match_chain};
 use std::io::Write;
 
 fn everywhere(test: impl Fn(&Client)) {
+    everywhere_by_name(|client, _| test(client));
+}
+
+/// With the transport's name.
+fn everywhere_by_name(test: impl Fn(&Client, &str)) {
     for shards in ["1", "2"] {
         let server = TestServer::start(&["--shards", shards]);
         for transport in ["tcp", "shm"] {
             let client = server.client(transport);
-            test(&client);
+            test(&client, transport);
         }
     }
 }
@@ -151,4 +156,46 @@ fn groups_that_are_none_are_refused() {
     });
     stream.write_all(&behind).unwrap();
     assert!(matches!(error_and_end(stream), Error::Malformed { .. }));
+}
+
+/// Shows that matches, searches for prefixes and questions for many keys are under way together on one thread, each with the outcome that
+/// its blocking form has; that one that is dropped harms no other; and that of absent keys hardly any comes to a server that has handed
+/// out its filter.
+#[test]
+fn questions_overlap_on_one_thread() {
+    everywhere_by_name(|client, transport| {
+        let (long, short) = (keys("overlap", 80), keys("overlap too", 5));
+        store(client, &long[..50], 0).into_iter().chain(store(client, &short, 0)).for_each(drop);
+        client.upsert(b"overlap/a", b"").unwrap();
+        let chains = [&long[..], &short[..], &long[60..]];
+        let prefixes = [b"overlap/a/b".as_slice(), b"other", b"overlap/a"];
+        let mut asked: Vec<String> = (0..1_000).map(|number| format!("overlap/absent {number}")).collect();
+        asked.push("overlap/a".to_owned());
+        let misses = || -> u64 {
+            let stats = client.stats().unwrap();
+            let of = |document: &str| {
+                let stats: serde_json::Value = serde_json::from_str(document).unwrap();
+                stats.pointer("/look_ups/exists/misses").and_then(serde_json::Value::as_u64).unwrap()
+            };
+            stats.iter().map(|(_, document)| of(document)).sum()
+        };
+        let before = misses();
+        let matching = client.submit_match_chains(&chains).unwrap();
+        let searching = client.submit_longest_prefix_batch(&prefixes).unwrap();
+        drop(client.submit_match_chains(&chains).unwrap());
+        let existing = client.submit_exists_batch(&asked).unwrap();
+        let exist = existing.wait().unwrap();
+        assert!(exist.ends_with(&[false, true]) && exist.iter().filter(|exists| **exists).count() == 1);
+        assert_eq!(
+            searching.wait().unwrap(),
+            [Some(b"overlap/a".as_slice()), None, Some(b"overlap/a".as_slice())]
+        );
+        let matches = matching.wait().unwrap();
+        for (snapshot, blocks) in matches.iter().zip([50, 5, 0]) {
+            check(client, snapshot, blocks);
+        }
+        let came = misses() - before;
+        assert_eq!(client.exists_batch(&asked).unwrap(), exist);
+        assert!(if transport == "shm" { came < 50 } else { came == 1_000 }, "{came} over {transport}");
+    });
 }
