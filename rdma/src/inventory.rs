@@ -1,0 +1,197 @@
+//! The devices, ports and GIDs that the kernel shows below `/sys/class/infiniband`. Reads files only: no library, no device is opened.
+
+use std::fs;
+use std::net::{IpAddr, Ipv6Addr};
+use std::path::Path;
+
+/// Where the kernel shows them.
+pub const ROOT: &str = "/sys/class/infiniband";
+
+/// A device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// As `ibv_devices` lists it.
+    pub name: String,
+    /// The NUMA node that it's attached to; `None` where the kernel knows none, as of a device in software.
+    pub numa_node: Option<u32>,
+    /// In the order of their numbers.
+    pub ports: Vec<Port>,
+}
+
+/// A port of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Counted from 1.
+    pub number: u8,
+    /// `ACTIVE`, `INIT`, `DOWN`, …
+    pub state: String,
+    /// `Ethernet` or `InfiniBand`.
+    pub link_layer: String,
+    /// `100 Gb/sec (4X EDR)`, as the kernel says it.
+    pub rate: String,
+    /// Those that are in use.
+    pub gids: Vec<Gid>,
+}
+
+/// An address of a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gid {
+    /// Place in the port's table.
+    pub index: u8,
+    /// The address.
+    pub bytes: [u8; 16],
+    /// How packets to it travel.
+    pub kind: GidKind,
+    /// The network interface that it belongs to, of an Ethernet port.
+    pub interface: String,
+    /// The largest packet of that interface, in bytes.
+    pub interface_mtu: Option<u32>,
+}
+
+/// How packets to a GID travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GidKind {
+    /// Over InfiniBand, or in bare Ethernet frames (RoCE v1), which no router passes on. The kernel has one name for both.
+    InfiniBandOrRoceV1,
+    /// In UDP, as any IP packet.
+    RoceV2,
+}
+
+impl Gid {
+    /// The IP address that it's made from, if it is. A RoCE v2 GID always is one.
+    #[must_use]
+    pub fn address(&self) -> IpAddr {
+        let address = Ipv6Addr::from(self.bytes);
+        address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4)
+    }
+
+    /// Whether it's an address of the link only, which no router passes on.
+    #[must_use]
+    pub fn is_link_local(&self) -> bool {
+        match self.address() {
+            IpAddr::V4(address) => address.is_link_local(),
+            IpAddr::V6(address) => address.is_unicast_link_local(),
+        }
+    }
+
+    /// The address as text, and how packets to it travel.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let kind = match self.kind {
+            GidKind::RoceV2 => "RoCE v2",
+            GidKind::InfiniBandOrRoceV1 => "IB/RoCE v1",
+        };
+        format!("{} {} ({kind})", self.index, self.address())
+    }
+}
+
+/// All devices below `root` (mostly [`ROOT`]), by name. None where there are none.
+#[must_use]
+pub fn devices(root: &Path) -> Vec<Device> {
+    names(root).into_iter().map(|name| device(root, name)).collect()
+}
+
+fn device(root: &Path, name: String) -> Device {
+    let folder = root.join(&name);
+    let numa_node = text(&folder.join("device/numa_node")).and_then(|node| node.parse().ok());
+    let ports = folder.join("ports");
+    Device {
+        numa_node,
+        ports: names(&ports).iter().filter_map(|port| read_port(&ports, port)).collect(),
+        name,
+    }
+}
+
+fn read_port(ports: &Path, name: &str) -> Option<Port> {
+    let folder = ports.join(name);
+    // The state reads `4: ACTIVE`.
+    let state = text(&folder.join("state"))?;
+    let state = state.split_once(": ").map_or(state.as_str(), |(_, state)| state).to_owned();
+    let mut gids: Vec<Gid> =
+        names(&folder.join("gids")).iter().filter_map(|index| read_gid(&folder, index)).collect();
+    gids.sort_unstable_by_key(|gid| gid.index);
+    Some(Port {
+        number: name.parse().ok()?,
+        state,
+        link_layer: text(&folder.join("link_layer"))?,
+        rate: text(&folder.join("rate")).unwrap_or_default(),
+        gids,
+    })
+}
+
+fn read_gid(port: &Path, index: &str) -> Option<Gid> {
+    let bytes = text(&port.join("gids").join(index))?.parse::<Ipv6Addr>().ok()?.octets();
+    // Of an entry that isn't in use the type can't be read, or the address is zero (an interface without one yet).
+    let kind = match text(&port.join("gid_attrs/types").join(index))?.as_str() {
+        "RoCE v2" => GidKind::RoceV2,
+        _ => GidKind::InfiniBandOrRoceV1,
+    };
+    if bytes == [0; 16] {
+        return None;
+    }
+    let interface = text(&port.join("gid_attrs/ndevs").join(index)).unwrap_or_default();
+    let interface_mtu = text(&Path::new("/sys/class/net").join(&interface).join("mtu"));
+    Some(Gid {
+        index: index.parse().ok()?,
+        bytes,
+        kind,
+        interface_mtu: interface_mtu.filter(|_| !interface.is_empty()).and_then(|mtu| mtu.parse().ok()),
+        interface,
+    })
+}
+
+fn text(path: &Path) -> Option<String> {
+    fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
+
+/// The names in a folder, sorted; none if it isn't there.
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Shows that devices are read as the kernel lays them out, from a copy of such a tree; entries that aren't in use are left out.
+    #[test]
+    fn devices_are_read_from_the_kernels_tree() {
+        let root = std::env::temp_dir().join(format!("lanner-rdma-inventory-{}", std::process::id()));
+        let port = root.join("mlx5_0/ports/1");
+        for folder in ["gids", "gid_attrs/types", "gid_attrs/ndevs"] {
+            fs::create_dir_all(port.join(folder)).unwrap();
+        }
+        fs::create_dir_all(root.join("mlx5_0/device")).unwrap();
+        for (file, text) in [
+            ("state", "4: ACTIVE\n"),
+            ("link_layer", "Ethernet\n"),
+            ("rate", "100 Gb/sec (4X EDR)\n"),
+            ("gids/0", "fe80:0000:0000:0000:0277:00ff:fe00:0001\n"),
+            ("gids/1", "0000:0000:0000:0000:0000:ffff:0a4d:0001\n"),
+            ("gids/2", "0000:0000:0000:0000:0000:0000:0000:0000\n"),
+            ("gids/10", "0000:0000:0000:0000:0000:ffff:0a4d:0002\n"),
+            ("gid_attrs/types/0", "IB/RoCE v1\n"),
+            ("gid_attrs/types/1", "RoCE v2\n"),
+            ("gid_attrs/types/2", "RoCE v2\n"),
+            ("gid_attrs/ndevs/1", "eth0\n"),
+        ] {
+            fs::write(port.join(file), text).unwrap();
+        }
+        fs::write(root.join("mlx5_0/device/numa_node"), "1\n").unwrap();
+        let found = devices(&root);
+        fs::remove_dir_all(&root).unwrap();
+        assert_eq!(devices(&root), []);
+        assert_eq!((found.len(), found[0].numa_node, found[0].ports.len()), (1, Some(1), 1));
+        let port = &found[0].ports[0];
+        assert_eq!(
+            (port.number, port.state.as_str(), port.rate.as_str()),
+            (1, "ACTIVE", "100 Gb/sec (4X EDR)")
+        );
+        let gids: Vec<String> = port.gids.iter().map(Gid::describe).collect();
+        assert_eq!(gids, ["0 fe80::277:ff:fe00:1 (IB/RoCE v1)", "1 10.77.0.1 (RoCE v2)"]);
+        assert!(port.gids[0].is_link_local() && !port.gids[1].is_link_local());
+    }
+}

@@ -1,0 +1,26 @@
+//! RDMA as both sides of Lanner use it.
+//!
+//! | module | what it decides or does |
+//! |---|---|
+//! | [`choice`] | what `--rdma` says |
+//! | [`inventory`] | which devices, ports and GIDs the kernel shows |
+//! | [`selection`] | which of them serve, and why |
+//! | [`queue_pair`] | what may be posted when, and what is known to be done |
+//! | [`planner`] | ranges to READ work requests |
+//! | `verbs` (feature of that name) | the devices themselves |
+//!
+//! All but the inventory and `verbs` is logic without a device, a clock or a file. Frames, leases and connections are absent on
+//! purpose: they are the server's and the client's.
+
+#![cfg_attr(not(test), deny(clippy::unwrap_used))]
+
+pub mod choice;
+pub mod inventory;
+pub mod planner;
+pub mod queue_pair;
+pub mod selection;
+#[cfg(feature = "verbs")]
+pub mod verbs;
+
+/// Whether this build can talk to devices.
+pub const HAS_VERBS: bool = cfg!(feature = "verbs");

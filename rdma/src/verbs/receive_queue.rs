@@ -1,0 +1,98 @@
+//! A shared receive queue: room for the messages of all queue pairs of a domain.
+
+use super::device::Domain;
+use super::memory::Buffer;
+use super::{VerbsError, last_error};
+use rdma_sys::{ibv_recv_wr, ibv_sge, ibv_srq, ibv_srq_attr, ibv_srq_init_attr};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// The queue and its buffers, each of which is in the device's hands or, from its completion until it's posted again, in its user's.
+#[derive(Debug)]
+pub struct SharedReceiveQueue {
+    domain: Arc<Domain>,
+    raw: NonNull<ibv_srq>,
+    // Dropped behind the queue (see `drop`).
+    buffer: Buffer,
+    bytes_each: usize,
+}
+
+// SAFETY: libibverbs allows every thread to use a shared receive queue.
+unsafe impl Send for SharedReceiveQueue {}
+// SAFETY: as above; buffers are read through `&` only.
+unsafe impl Sync for SharedReceiveQueue {}
+
+impl SharedReceiveQueue {
+    /// A queue of `count` buffers of `bytes_each`, all of them posted.
+    ///
+    /// # Errors
+    /// What the library says.
+    pub fn new(
+        domain: &Arc<Domain>,
+        count: u32,
+        bytes_each: usize,
+    ) -> Result<Arc<SharedReceiveQueue>, VerbsError> {
+        let count = count.min(domain.device.limits.shared_receives);
+        let buffer = Buffer::new(domain, count as usize * bytes_each, super::memory::Access::Local)?;
+        let mut attributes = ibv_srq_init_attr {
+            srq_context: std::ptr::null_mut(),
+            attr: ibv_srq_attr { max_wr: count, max_sge: 1, srq_limit: 0 },
+        };
+        // SAFETY: the domain lives as long as the queue; the attributes are read, and written, by the call only.
+        let raw = unsafe { (domain.device.library.create_srq)(domain.raw.as_ptr(), &raw mut attributes) };
+        let raw = NonNull::new(raw).ok_or_else(|| last_error("ibv_create_srq"))?;
+        let queue = SharedReceiveQueue { domain: domain.clone(), raw, buffer, bytes_each };
+        (0..u64::from(count)).try_for_each(|index| queue.post(index))?;
+        Ok(Arc::new(queue))
+    }
+
+    /// Gives buffer `index` (the `id` of a receive's completion) to the device again.
+    ///
+    /// # Errors
+    /// What the library says: the index isn't one, or the queue is full because the buffer is there already.
+    #[inline]
+    pub fn post(&self, index: u64) -> Result<(), VerbsError> {
+        let region = self.buffer.region();
+        let offset = index * self.bytes_each as u64;
+        if offset + self.bytes_each as u64 > region.len() {
+            return Err(VerbsError::Peer("a receive completes that was never posted"));
+        }
+        let mut segment = ibv_sge {
+            addr: region.address() + offset,
+            length: self.bytes_each as u32,
+            lkey: region.local_key(),
+        };
+        let mut request =
+            ibv_recv_wr { wr_id: index, next: std::ptr::null_mut(), sg_list: &raw mut segment, num_sge: 1 };
+        let mut refused = std::ptr::null_mut();
+        // SAFETY: request and segment are read before the call returns; the buffer stays in place until the queue has gone, and is within the
+        // region (checked).
+        let status =
+            unsafe { rdma_sys::ibv_post_srq_recv(self.raw.as_ptr(), &raw mut request, &raw mut refused) };
+        super::checked("ibv_post_srq_recv", status)
+    }
+
+    /// Copies what came with a receive, from its byte `from` on, into `target`. For whoever has its completion, until it's posted again.
+    #[inline]
+    pub fn read(&self, index: u64, from: usize, target: &mut [u8]) {
+        assert!(from + target.len() <= self.bytes_each);
+        self.buffer.read(index as usize * self.bytes_each + from, target);
+    }
+
+    /// Bytes of a buffer.
+    #[must_use]
+    pub fn bytes_each(&self) -> usize {
+        self.bytes_each
+    }
+
+    pub(super) fn raw(&self) -> *mut ibv_srq {
+        self.raw.as_ptr()
+    }
+}
+
+impl Drop for SharedReceiveQueue {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`; queue pairs hold an `Arc` of it, so none is left. The buffers are let go of only behind this.
+        unsafe { (self.domain.device.library.destroy_srq)(self.raw.as_ptr()) };
+    }
+}
