@@ -8,6 +8,7 @@ use crate::call::get::{GetCall, Target};
 use crate::call::keys::{Descriptors, Flags, KeysCall};
 use crate::call::list::{ListCall, Listed, Pages, StatsCall};
 use crate::call::longest_prefix::PrefixesCall;
+use crate::call::one_sided::{self, OneSidedCall};
 use crate::call::put::{PutCall, PutOptions};
 use crate::call::read::ReadCall;
 use crate::call::read_ranges::ReadRangesCall;
@@ -160,14 +161,10 @@ impl Client {
         self.inner.cluster.servers().iter().map(describe).collect()
     }
 
-    /// Which transport this thread's connection for `key` uses: `"shm"` or `"tcp"`. Connects if need be.
+    /// Which transport this thread's connection for `key` uses: `"shm"`, `"rdma"` or `"tcp"`. Connects if need be.
     pub fn transport_for(&self, key: &[u8]) -> Result<&'static str> {
         let route = self.inner.route(KeyHash::of(key));
-        with_lane(&self.inner, |lane| {
-            let connection = lane.connection(&self.inner, route)?;
-            Ok(if connection.mapping().is_some() { TransportChoice::Shm } else { TransportChoice::Tcp }
-                .name())
-        })
+        with_lane(&self.inner, |lane| Ok(lane.connection(&self.inner, route)?.transport().name()))
     }
 
     /// Stores `value` under `key`; `AlreadyExists` if there is one. The value is copied before the call returns.
@@ -410,12 +407,26 @@ impl Client {
         }
         // Nothing is sent for a lease that has ended already.
         snapshot.check_lease()?;
-        let mut call = ReadCall::new(snapshot, ranges, destination, freshness);
-        run(&self.inner, &mut call)?;
+        let mut one_sided = with_lane(&self.inner, |lane| one_sided::sources(lane, &self.inner, snapshot));
+        let mut read_at = None;
+        if one_sided.contains(&true) {
+            let mut call = OneSidedCall::new(snapshot, ranges, destination, freshness, &one_sided);
+            match run(&self.inner, &mut call) {
+                Ok(()) => read_at = Some(Clock.now()),
+                // Over another connection, of whatever kind, the server can be asked for the same.
+                Err(Error::ConnectionLost { .. }) => one_sided.fill(false),
+                Err(error) => return Err(error),
+            }
+        }
+        let is_asked = |(source, one_sided): (&Source, &bool)| source.mapping.is_none() && !one_sided;
+        if snapshot.sources.iter().zip(&one_sided).any(is_asked) {
+            let mut call = ReadCall::new(snapshot, ranges, destination, freshness, &one_sided);
+            run(&self.inner, &mut call)?;
+        }
         if snapshot.has_local_source() {
             return self.read_local(snapshot, ranges, destination, freshness);
         }
-        Ok(Clock.now())
+        Ok(read_at.unwrap_or_else(|| Clock.now()))
     }
 
     #[inline]
@@ -494,7 +505,7 @@ impl Client {
         self.read_ranges_from_snapshot(&snapshot, ranges, destination, Freshness::Lease)
     }
 
-    /// Whether any of `keys` lies where this thread can read it itself.
+    /// Whether any of `keys` lies where this thread can read it itself, in shared memory or one-sided.
     fn reads_locally<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<bool> {
         if self.inner.config.transport == TransportChoice::Tcp {
             return Ok(false);
@@ -503,7 +514,8 @@ impl Client {
             for (index, key) in keys.iter().enumerate() {
                 let key = lanner_shared::key::checked(key.as_ref(), index)?;
                 let route = self.inner.route(KeyHash::of(key));
-                if lane.connection(&self.inner, route)?.mapping().is_some() {
+                let connection = lane.connection(&self.inner, route)?;
+                if connection.mapping().is_some() || connection.link().is_some() {
                     return Ok(true);
                 }
             }

@@ -4,14 +4,20 @@
 //! and nothing else) and the connections of its own lane.
 
 use crate::config::TransportChoice;
-use crate::connection::Connection;
+use crate::connection::backoff::Backoff;
 use crate::connection::handshake::{self, Caller};
+use crate::connection::rdma::join;
+use crate::connection::tcp::TcpTransport;
+use crate::connection::{Connection, Transport};
 use crate::lane::Route;
 use crate::mapping::Mapping;
 use crate::placement::{Candidate, server_of};
 use crate::watcher::ServerLife;
+use lanner_rdma::choice::RdmaChoice;
+use lanner_shared::time::Clock;
 use lanner_shared::wire::hello::{ANY_SHARD, Welcome};
-use lanner_shared::{Error, KeyHash, Result};
+use lanner_shared::{Error, KeyHash, Result, ShardId};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
@@ -42,6 +48,9 @@ struct Setup {
     life: Option<Arc<ServerLife>>,
     /// By shard.
     mappings: Vec<Option<Arc<Mapping>>>,
+    /// Of the RDMA device that leads to it, once there is a connection.
+    rdma_domain: Option<Arc<join::Domain>>,
+    rdma_backoff: Arc<Backoff>,
 }
 
 impl Cluster {
@@ -109,7 +118,13 @@ impl Server {
         Server {
             address,
             shards: AtomicU16::new(welcome.shards.get()),
-            setup: std::sync::Mutex::new(Setup { welcome, life: None, mappings: Vec::new() }),
+            setup: std::sync::Mutex::new(Setup {
+                welcome,
+                life: None,
+                mappings: Vec::new(),
+                rdma_domain: None,
+                rdma_backoff: Arc::default(),
+            }),
             #[cfg(feature = "simulation")]
             network: None,
         }
@@ -126,20 +141,76 @@ impl Server {
             self.shards.store(joined.welcome.shards.get(), Ordering::Relaxed);
             return joined.into_connection(shard, serial, &mut setup.mappings);
         }
-        if caller.config.transport != TransportChoice::Tcp
-            && let Ok(connection) = self.connect_shm(caller, &mut setup, shard, serial)
-        {
+        let choice = caller.config.transport;
+        let takes_shm = matches!(choice, TransportChoice::Auto | TransportChoice::Shm);
+        if takes_shm && let Ok(connection) = self.connect_shm(caller, &mut setup, shard, serial) {
             return Ok(connection);
         }
         // Over TCP the server says what it is now; it may have been started again since.
-        let (connection, welcome) = handshake::connect_tcp(caller, &self.address, shard, serial)?;
+        let (stream, welcome) = handshake::open_tcp(caller, &self.address, shard)?;
         setup.renew(welcome);
         self.shards.store(welcome.shards.get(), Ordering::Relaxed);
-        match caller.config.transport {
-            TransportChoice::Tcp => Ok(connection),
+        match choice {
+            TransportChoice::Tcp => handshake::over_tcp(&self.address, stream, &welcome, serial),
             TransportChoice::Shm => self.connect_shm(caller, &mut setup, shard, serial),
-            TransportChoice::Auto => self.connect_shm(caller, &mut setup, shard, serial).or(Ok(connection)),
+            TransportChoice::Rdma => self.connect_rdma(caller, &mut setup, stream, serial),
+            TransportChoice::Auto => {
+                if let Ok(connection) = self.connect_shm(caller, &mut setup, shard, serial) {
+                    return Ok(connection);
+                }
+                self.connect_rdma_or_tcp(caller, &mut setup, stream, serial)
+            }
         }
+    }
+
+    /// Over RDMA if the server offers it and it hasn't failed lately, else over TCP until it's time to try again.
+    fn connect_rdma_or_tcp(
+        &self,
+        caller: Caller<'_>,
+        setup: &mut Setup,
+        stream: TcpStream,
+        serial: u64,
+    ) -> Result<Connection> {
+        let welcome = setup.welcome;
+        if !lanner_rdma::HAS_VERBS || caller.config.rdma == RdmaChoice::Off || !welcome.offers_rdma() {
+            return handshake::over_tcp(&self.address, stream, &welcome, serial);
+        }
+        let mut connection = if setup.rdma_backoff.is_over(Clock.now()) {
+            match self.connect_rdma(caller, setup, stream, serial) {
+                Ok(connection) => return Ok(connection),
+                Err(_) => setup.rdma_backoff.failed(Clock.now(), false),
+            }
+            // The server has closed the connection that couldn't become another.
+            handshake::connect_tcp(caller, &self.address, welcome.shard.get(), serial)?.0
+        } else {
+            handshake::over_tcp(&self.address, stream, &welcome, serial)?
+        };
+        connection.upgrade_at = Some(setup.rdma_backoff.until());
+        Ok(connection)
+    }
+
+    fn connect_rdma(
+        &self,
+        caller: Caller<'_>,
+        setup: &mut Setup,
+        stream: TcpStream,
+        serial: u64,
+    ) -> Result<Connection> {
+        let welcome = setup.welcome;
+        if !welcome.offers_rdma() {
+            return Err(handshake::unreachable(&self.address, &"it offers no RDMA; its log says why"));
+        }
+        let domain = match &setup.rdma_domain {
+            Some(domain) => domain.clone(),
+            None => join::open_domain(&caller.config.rdma, &stream)
+                .map_err(|error| handshake::at(&self.address, error))?,
+        };
+        let link = join::join(&domain, stream, &welcome, setup.rdma_backoff.clone());
+        // A device that had gone is another one when it's back.
+        setup.rdma_domain = link.is_ok().then_some(domain);
+        let link = link.map_err(|error| handshake::at(&self.address, error))?;
+        let transport = Transport::Rdma(Box::new(TcpTransport::new(link)));
+        Ok(Connection::new(transport, ShardId(welcome.shard.get()), welcome.boot_id, serial))
     }
 
     fn connect_shm(

@@ -1,7 +1,8 @@
 //! Where the servers are and how long to wait for them: a URL and a few durations, parsed once.
 //!
-//! `lanner://HOST:PORT[,HOST:PORT…][?transport=auto|tcp|shm][&tenant=NAME][&token=TOKEN][&timeout=5s]`
+//! `lanner://HOST:PORT[,HOST:PORT…][?transport=auto|tcp|shm|rdma][&rdma=DEVICE[:PORT[:GID]]][&tenant=NAME][&token=TOKEN][&timeout=5s]`
 
+use lanner_rdma::choice::RdmaChoice;
 use lanner_shared::wire::hello::MAX_TENANT_BYTES;
 use lanner_shared::{Error, Result};
 use std::fmt;
@@ -18,6 +19,8 @@ pub struct ClientConfig {
     pub servers: Vec<Box<str>>,
     /// Which transports may be used.
     pub transport: TransportChoice,
+    /// Which RDMA device leads to them; by itself the one whose address is this side's address of a connection.
+    pub rdma: RdmaChoice,
     /// The tenant whose data is meant; empty for the default tenant.
     pub tenant: Box<str>,
     /// The tenant's token; empty if it has none.
@@ -33,13 +36,15 @@ pub struct ClientConfig {
 /// Which transports a client may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TransportChoice {
-    /// Shared memory with a server on the same host, else TCP.
+    /// Shared memory with a server on the same host, else RDMA, else TCP.
     #[default]
     Auto,
     /// TCP only.
     Tcp,
     /// Shared memory or nothing.
     Shm,
+    /// RDMA or nothing.
+    Rdma,
 }
 
 impl TransportChoice {
@@ -50,6 +55,7 @@ impl TransportChoice {
             TransportChoice::Auto => "auto",
             TransportChoice::Tcp => "tcp",
             TransportChoice::Shm => "shm",
+            TransportChoice::Rdma => "rdma",
         }
     }
 }
@@ -62,7 +68,8 @@ impl FromStr for TransportChoice {
             "auto" => Ok(TransportChoice::Auto),
             "tcp" => Ok(TransportChoice::Tcp),
             "shm" => Ok(TransportChoice::Shm),
-            other => Err(invalid(format!("transport '{other}' is none of auto, tcp, shm"))),
+            "rdma" => Ok(TransportChoice::Rdma),
+            other => Err(invalid(format!("transport '{other}' is none of auto, tcp, shm, rdma"))),
         }
     }
 }
@@ -72,6 +79,7 @@ impl Default for ClientConfig {
         ClientConfig {
             servers: vec![format!("127.0.0.1:{DEFAULT_PORT}").into()],
             transport: TransportChoice::Auto,
+            rdma: RdmaChoice::Auto,
             tenant: "".into(),
             token: "".into(),
             timeout: Duration::from_secs(5),
@@ -87,6 +95,7 @@ impl fmt::Debug for ClientConfig {
         f.debug_struct("ClientConfig")
             .field("servers", &self.servers)
             .field("transport", &self.transport)
+            .field("rdma", &self.rdma)
             .field("tenant", &self.tenant)
             .field("token", &if self.token.is_empty() { "none" } else { "(hidden)" })
             .field("timeout", &self.timeout)
@@ -118,6 +127,7 @@ impl ClientConfig {
     fn set(&mut self, name: &str, value: &str) -> Result<()> {
         match name {
             "transport" => self.transport = value.parse()?,
+            "rdma" => self.rdma = value.parse().map_err(|error| invalid(format!("rdma: {error}")))?,
             "tenant" if value.len() <= MAX_TENANT_BYTES => self.tenant = value.into(),
             "tenant" => {
                 return Err(invalid(format!("tenant '{value}' is longer than {MAX_TENANT_BYTES} bytes")));
@@ -130,7 +140,7 @@ impl ClientConfig {
             }
             other => {
                 return Err(invalid(format!(
-                    "a Lanner URL has no '{other}'; it knows transport, tenant, token, timeout"
+                    "a Lanner URL has no '{other}'; it knows transport, rdma, tenant, token, timeout"
                 )));
             }
         }
@@ -193,7 +203,8 @@ mod tests {
             ("lanner://::1:7411", "brackets"),
             ("lanner://[::1", "brackets"),
             ("lanner://[::1]x", "brackets"),
-            ("lanner://h?transport=udp", "none of auto, tcp, shm"),
+            ("lanner://h?transport=udp", "none of auto, tcp, shm, rdma"),
+            ("lanner://h?rdma=x:0", "port '0'"),
             ("lanner://h?color=red", "no 'color'"),
             ("lanner://h?timeout=soon", "5s or 200ms"),
         ] {

@@ -95,8 +95,10 @@ impl Lane {
         debug_assert_eq!(self.client_id, client.id());
         let (server, shard) = (usize::from(route.server), usize::from(route.shard));
         // The borrow checker can't see that a connection found is returned at once, hence the second look below.
-        if !matches!(self.connections.get(server).and_then(|shards| shards.get(shard)), Some(Some(_))) {
-            self.connect(client, route)?;
+        match self.connections.get(server).and_then(|shards| shards.get(shard)) {
+            Some(Some(connection)) if !connection.is_upgrade_due() => {}
+            Some(Some(_)) => self.upgrade(client, route),
+            _ => self.connect(client, route)?,
         }
         let slot = self.connections.get_mut(server).and_then(|shards| shards.get_mut(shard));
         slot.and_then(Option::as_deref_mut).ok_or(Error::InvalidArgument("no such server".into()))
@@ -121,6 +123,19 @@ impl Lane {
     pub fn close(&mut self, route: Route, serial: u64) {
         if self.existing(route, serial).is_some() {
             self.connections[usize::from(route.server)][usize::from(route.shard)] = None;
+        }
+    }
+
+    /// Makes a connection anew that had to do without its best transport. If that fails the old one stays for a while.
+    #[cold]
+    fn upgrade(&mut self, client: &ClientInner, route: Route) {
+        let serial = self.next_serial;
+        self.next_serial += 1;
+        let made = client.connect_to(route, serial);
+        let Some(connection) = self.open_connection(route) else { return };
+        match made {
+            Ok(better) => *connection = better,
+            Err(_) => connection.upgrade_at = Some(Clock.now().plus(LONGEST_PAUSE)),
         }
     }
 
@@ -193,14 +208,17 @@ impl Lane {
         }
     }
 
-    /// Ends the shared-memory connections among `routes` whose server has gone.
+    /// Ends the connections among `routes`, over shared memory and RDMA, whose server has gone.
     fn close_gone(&mut self, routes: &[Route]) {
         for route in routes {
             let shards = &mut self.connections[usize::from(route.server)];
             if let Some(slot) = shards.get_mut(usize::from(route.shard))
                 && let Some(connection) = slot.as_deref_mut()
-                && let WaitSet::Shm { shm, .. } = connection.wait_set()
-                && !shm.after_sleep()
+                && match connection.wait_set() {
+                    WaitSet::Shm { shm, .. } => !shm.after_sleep(),
+                    WaitSet::Rdma { link } => !link.is_peer_there(),
+                    _ => false,
+                }
             {
                 *slot = None;
             }
@@ -218,6 +236,7 @@ impl Sleeper<'_> {
         match &mut self.set {
             WaitSet::Tcp { .. } => true,
             WaitSet::Shm { shm, .. } => shm.prepare_to_sleep(),
+            WaitSet::Rdma { link } => link.prepare_to_sleep(),
             #[cfg(feature = "simulation")]
             WaitSet::Simulated => false,
         }
@@ -234,6 +253,11 @@ impl Sleeper<'_> {
                     shm.wake_sources().map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN));
                 polled.extend(sources);
             }
+            WaitSet::Rdma { link } => {
+                let sources =
+                    link.wake_sources().map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN));
+                polled.extend(sources);
+            }
             #[cfg(feature = "simulation")]
             WaitSet::Simulated => {}
         }
@@ -248,6 +272,7 @@ impl Sleeper<'_> {
         match &mut self.set {
             WaitSet::Tcp { .. } => true,
             WaitSet::Shm { shm, .. } => shm.after_sleep(),
+            WaitSet::Rdma { link } => link.after_sleep(),
             #[cfg(feature = "simulation")]
             WaitSet::Simulated => true,
         }

@@ -10,13 +10,14 @@ use crate::call::get::{GetCall, Target};
 use crate::call::keys::{Flags, KeysCall};
 use crate::call::longest_prefix::PrefixesCall;
 use crate::call::match_chain::MatchCall;
+use crate::call::one_sided::{self, OneSidedCall, Sources};
 use crate::call::put::{PutCall, PutOptions};
 use crate::call::read::ReadCall;
 use crate::call::{Call, Exchange, time_out};
 use crate::client::{Client, ClientInner};
 use crate::lane::{Lane, with_lane};
 use crate::snapshot::ranges::{self, Range};
-use crate::snapshot::{Freshness, Snapshot};
+use crate::snapshot::{Freshness, Snapshot, Source};
 use lanner_shared::time::{Clock, Instant};
 use lanner_shared::wire::put::PutMode;
 use lanner_shared::{Result, key};
@@ -181,7 +182,14 @@ impl Client {
         if snapshot.has_local_source() {
             self.read_local(snapshot, ranges, destination, freshness)?;
         }
-        Ok(Pending::start(self, ReadCall::new(snapshot, ranges, destination, freshness)))
+        let one_sided = with_lane(&self.inner, |lane| one_sided::sources(lane, &self.inner, snapshot));
+        let is_remote = |(source, one_sided): (&Source, &bool)| source.mapping.is_some() || *one_sided;
+        if one_sided.contains(&true) && snapshot.sources.iter().zip(&one_sided).all(is_remote) {
+            let call = OneSidedCall::new(snapshot, ranges, destination, freshness, &one_sided);
+            return Ok(Pending::start(self, call));
+        }
+        let none = Sources::new();
+        Ok(Pending::start(self, ReadCall::new(snapshot, ranges, destination, freshness, &none)))
     }
 }
 
@@ -222,6 +230,12 @@ impl<K: AsRef<[u8]>> Call for Matching<'_, K> {
 
     fn each_exchange(&mut self, act: &mut dyn FnMut(&mut Exchange)) {
         self.call.each_exchange(act);
+    }
+}
+
+impl Outcome<()> for OneSidedCall<'_, [Range]> {
+    fn outcome(self: Box<Self>) -> Result<()> {
+        Ok(())
     }
 }
 

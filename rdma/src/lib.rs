@@ -22,5 +22,8 @@ pub mod selection;
 #[cfg(feature = "verbs")]
 pub mod verbs;
 
+/// What a build without `verbs` says about RDMA.
+pub const NOT_IN_BUILD: &str = "this build has no RDMA transport; build it with --features rdma";
+
 /// Whether this build can talk to devices.
 pub const HAS_VERBS: bool = cfg!(feature = "verbs");

@@ -15,7 +15,7 @@ use lanner_server::admin::Admin;
 use lanner_server::admin::board::Board;
 use lanner_server::admin::health::{Health, hexadecimal};
 use lanner_server::config::flags::{self, Asked, Flags};
-use lanner_server::config::{RdmaChoice, ServerConfig, print, resolve};
+use lanner_server::config::{ServerConfig, print, resolve};
 use lanner_server::server::{Running, Server};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -79,14 +79,8 @@ fn serve(config: ServerConfig, signals: &Signals) -> Result<(), Refusal> {
     let health = Arc::new(Health::default());
     let admin = Admin::new(&config, board.clone(), health.clone());
     let admin = config.admin.map(|address| admin.serve(address)).transpose().map_err(Refusal::to_start)?;
-    let rdma = config.rdma;
     let running = Server::start(config, board).map_err(Refusal::to_start)?;
     health.is_ready(running.boot_id);
-    if rdma == RdmaChoice::Auto {
-        eprintln!(
-            "lanner-server: no RDMA: this build has no RDMA transport (--rdma off leaves this line out)"
-        );
-    }
     for remark in &running.remarks {
         eprintln!("lanner-server: {remark}");
     }

@@ -225,6 +225,8 @@ pub enum Limit {
     ForwardedRequests = 6,
     /// Transfers of one object that are under way.
     Transfers = 7,
+    /// RDMA queue pairs of a shard.
+    QueuePairs = 8,
 }
 
 impl Limit {
@@ -236,6 +238,7 @@ impl Limit {
             4 => Limit::Objects,
             5 => Limit::PartialRequestBytes,
             7 => Limit::Transfers,
+            8 => Limit::QueuePairs,
             _ => Limit::ForwardedRequests,
         }
     }
@@ -251,6 +254,7 @@ impl std::fmt::Display for Limit {
             Limit::PartialRequestBytes => "bytes of unfinished requests",
             Limit::ForwardedRequests => "forwarded requests",
             Limit::Transfers => "transfers of one object at a time",
+            Limit::QueuePairs => "RDMA connections of a shard",
         })
     }
 }
@@ -448,6 +452,7 @@ mod tests {
             Error::ShuttingDown,
             Error::PutGivenUp { millis: 30_000 },
             Error::Overloaded { what: Limit::Transfers, limit: 65_535 },
+            Error::Overloaded { what: Limit::QueuePairs, limit: 9 },
         ]
     }
 

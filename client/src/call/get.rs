@@ -1,12 +1,14 @@
 //! `get` of a batch, over both kinds of transport at once.
 //!
 //! Where the client maps the segment it asks for descriptors and copies the values itself, and throws a copy away that was
-//! not finished before the lease ended (promise P1). Over TCP the server sends the values, of which it takes care itself.
+//! not finished before the lease ended (promise P1). Over RDMA short values come with the descriptors, and longer ones are read one-sided
+//! under the same rule. Over TCP the server sends the values, of which it takes care itself.
 
 use super::keys::{Indices, KeyGroups, group, in_batch};
 use super::{Call, Exchange, Request, drive};
 use crate::client::ClientInner;
-use crate::connection::Receiver;
+use crate::connection::reader::{Pieces, Reader};
+use crate::connection::{Broken, Connection, Receiver};
 use crate::lane::Lane;
 use crate::mapping::Mapping;
 use lanner_shared::error::{Malformation, WireError};
@@ -23,6 +25,9 @@ use std::time::Duration;
 
 /// A copy that took longer than its lease is repeated under a new lease so often.
 const MAX_LEASES: u8 = 3;
+
+/// Values of at most this many bytes come with the answer over RDMA: a READ would cost another round trip, these bytes cost less.
+const SHORT_VALUE_BYTES: u64 = 2048;
 
 /// Where values go.
 pub(crate) enum Target<'a, 'b> {
@@ -87,6 +92,29 @@ struct Progress {
     /// Where bytes without a place go.
     bin: Vec<u8>,
     leases: u8,
+    /// Values that are read one-sided.
+    remote: Remote,
+}
+
+/// Values that are read one-sided, once it's known where they lie.
+#[derive(Default)]
+struct Remote {
+    /// Key, first byte in the segment, bytes.
+    values: Vec<(u32, u64, u64)>,
+    reader: Reader,
+    /// The earliest end of their leases.
+    deadline: Instant,
+}
+
+/// How a group's values come.
+#[derive(Clone)]
+enum Way {
+    /// Copied from shared memory.
+    Mapped(Arc<Mapping>),
+    /// Short ones with the answer, long ones read one-sided.
+    OneSided,
+    /// With the answer.
+    Sent,
 }
 
 impl<'a, 'b, K: AsRef<[u8]>> GetCall<'a, 'b, K> {
@@ -104,25 +132,99 @@ impl<'a, 'b, K: AsRef<[u8]>> GetCall<'a, 'b, K> {
     }
 }
 
+impl<K: AsRef<[u8]>> GetCall<'_, '_, K> {
+    /// Moves the one-sided reads of the group at `at` on. Whether the group is done.
+    fn read_remote(&mut self, at: usize, lane: &mut Lane, client: &ClientInner) -> Result<bool> {
+        let (group, progress) = (&mut self.groups[at], &mut self.progress[at]);
+        let Some(serial) = group.exchange.reading_on() else { return Ok(true) };
+        let (route, boot_id) = (group.exchange.route, group.exchange.boot_id);
+        let connection = lane.existing(route, serial).filter(|connection| connection.boot_id == boot_id);
+        let Remote { values, reader, deadline } = &mut progress.remote;
+        let polled = match connection.and_then(Connection::link) {
+            Some(link) => reader.poll(link, &mut ValuePieces { values, target: &mut self.target }),
+            None => Err(Broken::Closed),
+        };
+        match polled {
+            Ok(Poll::Pending) => return Ok(false),
+            Ok(Poll::Ready(())) if covers(*deadline) => {
+                group.exchange.end_reading();
+                return Ok(true);
+            }
+            Ok(Poll::Ready(())) => {}
+            Err(_) => {
+                lane.close(route, serial);
+                if progress.leases + 1 >= MAX_LEASES {
+                    return Err(Error::ConnectionLost { server: client.server_address(route) });
+                }
+            }
+        }
+        // What was read may be other objects' bytes, or isn't whole: none of it counts.
+        group.exchange.end_reading();
+        Ok(repeat_or_fail(&mut group.exchange, progress, &group.indices, &mut self.outcomes))
+    }
+}
+
+/// Long values, each to its buffer.
+struct ValuePieces<'a, 'b, 'c> {
+    values: &'a [(u32, u64, u64)],
+    target: &'a mut Target<'b, 'c>,
+}
+
+impl Pieces for ValuePieces<'_, '_, '_> {
+    fn count(&self) -> usize {
+        self.values.len()
+    }
+
+    fn piece(&self, index: usize) -> Option<(u64, u64)> {
+        let (_, offset, bytes) = self.values[index];
+        Some((offset, bytes))
+    }
+
+    fn place(&mut self, index: usize, from: u64, length: usize) -> &mut [u8] {
+        let from = from as usize;
+        &mut self.target.made(self.values[index].0 as usize)[from..from + length]
+    }
+}
+
 impl<K: AsRef<[u8]>> Call for GetCall<'_, '_, K> {
     #[inline]
     fn poll(&mut self, lane: &mut Lane, client: &ClientInner) -> Poll<Result<()>> {
         let mut is_done = true;
-        for (at, group) in self.groups.iter_mut().enumerate() {
+        for at in 0..self.groups.len() {
+            let group = &mut self.groups[at];
             if group.exchange.is_done() {
                 continue;
             }
-            let mapping = match lane.connection(client, group.exchange.route) {
-                Ok(connection) => connection.mapping().cloned(),
+            if group.exchange.reading_on().is_some() {
+                match self.read_remote(at, lane, client) {
+                    Ok(group_is_done) => is_done &= group_is_done,
+                    Err(error) => return Poll::Ready(Err(error)),
+                }
+                continue;
+            }
+            let way = match lane.connection(client, group.exchange.route) {
+                Ok(connection) => match connection.mapping().cloned() {
+                    Some(mapping) => Way::Mapped(mapping),
+                    None if connection.link().is_some() => Way::OneSided,
+                    None => Way::Sent,
+                },
                 Err(error) => return Poll::Ready(Err(error)),
             };
             let request = GetRequest {
                 batch: self.batch,
                 indices: &group.indices,
-                max_value_bytes: mapping.is_none().then(|| self.target.longest()),
+                opcode: match way {
+                    Way::Mapped(_) => Opcode::Query,
+                    Way::OneSided => Opcode::Fetch,
+                    Way::Sent => Opcode::Get,
+                },
+                max_value_bytes: match way {
+                    Way::OneSided => SHORT_VALUE_BYTES,
+                    _ => self.target.longest(),
+                },
             };
             let mut receiver = GetReceiver {
-                mapping,
+                way,
                 indices: &group.indices,
                 progress: &mut self.progress[at],
                 target: &mut self.target,
@@ -131,18 +233,22 @@ impl<K: AsRef<[u8]>> Call for GetCall<'_, '_, K> {
             };
             let outcome = drive(&mut group.exchange, lane, client, &request, &mut receiver);
             let lease = Duration::from_millis(u64::from(receiver.earliest_lease_ms));
-            let is_local = receiver.mapping.is_some();
+            let is_local = matches!(receiver.way, Way::Mapped(_));
+            let progress = &mut self.progress[at];
             match outcome {
                 Poll::Pending => is_done = false,
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(in_batch(error, &group.indices))),
                 Poll::Ready(Ok(())) if is_local && !covers(client_deadline(group.exchange.asked, lease)) => {
                     // The copies may hold bytes of other objects: none of them counts.
-                    is_done &= repeat_or_fail(
-                        &mut group.exchange,
-                        &mut self.progress[at],
-                        &group.indices,
-                        &mut self.outcomes,
-                    );
+                    is_done &=
+                        repeat_or_fail(&mut group.exchange, progress, &group.indices, &mut self.outcomes);
+                }
+                Poll::Ready(Ok(())) if !progress.remote.values.is_empty() => {
+                    progress.remote.deadline = client_deadline(group.exchange.asked, lease);
+                    // The connection may have ended since; then the first look at it says so.
+                    let serial = lane.open_connection(group.exchange.route).map_or(0, |open| open.serial);
+                    group.exchange.begin_reading(serial);
+                    is_done = false;
                 }
                 Poll::Ready(Ok(())) => {}
             }
@@ -184,13 +290,14 @@ fn repeat_or_fail(
 struct GetRequest<'a, K> {
     batch: &'a [K],
     indices: &'a [u32],
-    /// `None` where only descriptors are asked for.
-    max_value_bytes: Option<u64>,
+    /// `get`, `fetch`, or `query` where only descriptors are asked for.
+    opcode: Opcode,
+    max_value_bytes: u64,
 }
 
 impl<K: AsRef<[u8]>> Request for GetRequest<'_, K> {
     fn opcode(&self) -> Opcode {
-        if self.max_value_bytes.is_some() { Opcode::Get } else { Opcode::Query }
+        self.opcode
     }
 
     fn count(&self) -> u16 {
@@ -198,15 +305,15 @@ impl<K: AsRef<[u8]>> Request for GetRequest<'_, K> {
     }
 
     fn encode(&self, frame: &mut Vec<u8>) {
-        if let Some(max_value_bytes) = self.max_value_bytes {
-            body::append(frame, &GetBody { max_value_bytes: max_value_bytes.into() });
+        if self.opcode != Opcode::Query {
+            body::append(frame, &GetBody { max_value_bytes: self.max_value_bytes.into() });
         }
         self.indices.iter().for_each(|index| keys::append(frame, self.batch[*index as usize].as_ref()));
     }
 }
 
 struct GetReceiver<'a, 'b, 'c> {
-    mapping: Option<Arc<Mapping>>,
+    way: Way,
     indices: &'a [u32],
     progress: &'a mut Progress,
     target: &'a mut Target<'b, 'c>,
@@ -227,8 +334,14 @@ impl GetReceiver<'_, '_, '_> {
             return Ok(());
         }
         self.earliest_lease_ms = self.earliest_lease_ms.min(descriptor.lease_ms.get());
-        match (&self.mapping, self.target.buffer(at, bytes)) {
-            (Some(mapping), buffer) => {
+        match (&self.way, self.target.buffer(at, bytes)) {
+            (Way::OneSided, buffer) if bytes > SHORT_VALUE_BYTES => {
+                self.outcomes[at] = buffer.map(|_| {
+                    self.progress.remote.values.push((index, descriptor.value_offset(), bytes));
+                    bytes
+                });
+            }
+            (Way::Mapped(mapping), buffer) => {
                 let offset = descriptor.value_offset();
                 if !mapping.contains(offset, bytes) {
                     return Err(Error::Malformed { reason: Malformation::Field, detail: offset });
@@ -238,11 +351,11 @@ impl GetReceiver<'_, '_, '_> {
                     bytes
                 });
             }
-            (None, Ok(_)) => {
+            (Way::OneSided | Way::Sent, Ok(_)) => {
                 self.outcomes[at] = Ok(bytes);
                 self.progress.expected.push_back((index, bytes));
             }
-            (None, Err(error)) => {
+            (Way::OneSided | Way::Sent, Err(error)) => {
                 // The server sends it all the same: the limit that it was given is that of the largest buffer.
                 self.outcomes[at] = Err(error);
                 self.progress.expected.push_back((SKIPPED, bytes));
@@ -269,6 +382,7 @@ const BIN_BYTES: usize = 16 << 10;
 impl Receiver for GetReceiver<'_, '_, '_> {
     fn reply(&mut self, _header: &Header, body: &[u8]) -> Result<()> {
         self.progress.expected.clear();
+        self.progress.remote = Remote::default();
         let indices = self.indices;
         let descriptors = query::decode_reply(body, indices.len())?;
         for (index, descriptor) in indices.iter().zip(descriptors) {

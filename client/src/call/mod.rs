@@ -10,6 +10,7 @@ pub(crate) mod keys;
 pub(crate) mod list;
 pub(crate) mod longest_prefix;
 pub(crate) mod match_chain;
+pub(crate) mod one_sided;
 pub(crate) mod put;
 pub(crate) mod read;
 pub(crate) mod read_ranges;
@@ -64,6 +65,8 @@ enum State {
     /// Answered before its payload was all out (a refusal); the rest must go out all the same, or the connection would be
     /// in the middle of a frame for ever.
     Answered { serial: u64, request_id: u32, outcome: Result<()> },
+    /// Reading one-sided on the connection with this serial number.
+    Reading { serial: u64 },
     /// Answered, or failed for good.
     Done,
 }
@@ -78,6 +81,27 @@ impl Exchange {
         matches!(self.state, State::Done)
     }
 
+    /// The connection that it's reading one-sided on.
+    #[inline]
+    pub fn reading_on(&self) -> Option<u64> {
+        match self.state {
+            State::Reading { serial } => Some(serial),
+            _ => None,
+        }
+    }
+
+    /// From here on it reads one-sided on the connection with this serial number.
+    #[inline]
+    pub fn begin_reading(&mut self, serial: u64) {
+        self.state = State::Reading { serial };
+    }
+
+    /// All has been read.
+    #[inline]
+    pub fn end_reading(&mut self) {
+        self.state = State::Done;
+    }
+
     /// To be asked once more, after an answer that wasn't good enough.
     pub fn reset(&mut self) {
         self.state = State::New;
@@ -90,6 +114,10 @@ impl Exchange {
             && let Some(connection) = lane.existing(self.route, serial)
             && !connection.abandon(request_id)
         {
+            lane.close(self.route, serial);
+        }
+        // What its READs have of the connection is given back by nobody else.
+        if let State::Reading { serial } = self.state {
             lane.close(self.route, serial);
         }
         self.state = State::Done;
@@ -182,7 +210,8 @@ fn broke(
 
 #[inline]
 fn submit(exchange: &mut Exchange, connection: &mut Connection, request: &dyn Request) -> Result<()> {
-    if request.opcode() == Opcode::Query {
+    // Leases that this side relies on count from here.
+    if matches!(request.opcode(), Opcode::Query | Opcode::Fetch) {
         exchange.asked = Clock.now();
     }
     let request_id = connection
@@ -265,7 +294,9 @@ fn run_on(client: &Arc<ClientInner>, lane: &mut Lane, call: &mut dyn Call) -> Re
 pub(crate) fn time_out(client: &ClientInner, lane: &mut Lane, call: &mut dyn Call) -> Error {
     let mut slow = None;
     call.each_exchange(&mut |exchange| {
-        if let State::Sent { serial, .. } | State::Answered { serial, .. } = exchange.state {
+        if let State::Sent { serial, .. } | State::Answered { serial, .. } | State::Reading { serial } =
+            exchange.state
+        {
             lane.close(exchange.route, serial);
         }
         if !exchange.is_done() {

@@ -1,5 +1,6 @@
-//! Snapshot reads over TCP: ranges by descriptor, one frame out and one back for each shard.
+//! Snapshot reads where this side can't read the segment itself: ranges by descriptor, one frame out and one back for each shard.
 
+use super::one_sided::Sources;
 use super::scatter::{Runs, Scatter};
 use super::{Call, Exchange, Request, drive, keys::in_batch};
 use crate::client::ClientInner;
@@ -64,19 +65,21 @@ impl Part {
 }
 
 impl<'a> ReadCall<'a> {
-    /// A read of those of the `ranges`, which were checked, whose objects lie in no mapped segment.
+    /// A read of those of the `ranges`, which were checked, whose objects lie in no mapped segment and not in those that are read
+    /// one-sided.
     pub fn new(
         snapshot: &'a Snapshot,
         ranges: &(impl Ranges + ?Sized),
         target: &'a mut [u8],
         freshness: Freshness,
+        one_sided: &Sources,
     ) -> ReadCall<'a> {
         let mut parts: Vec<Part> = Vec::with_capacity(snapshot.sources.len());
         let expected = ranges.count().div_ceil(snapshot.sources.len().max(1)).min(MAX_RANGES);
         for (index, range) in ranges.iter().enumerate() {
             let entry = &snapshot.entries[range.key as usize];
             let details = &snapshot.sources[usize::from(entry.source)];
-            if details.mapping.is_some() {
+            if details.mapping.is_some() || one_sided.get(usize::from(entry.source)) == Some(&true) {
                 continue;
             }
             match parts.iter_mut().rev().find(|part| part.source == entry.source) {

@@ -37,11 +37,27 @@ pub(crate) fn connect_tcp(
     shard: u16,
     serial: u64,
 ) -> Result<(Connection, Welcome)> {
+    let (stream, welcome) = open_tcp(caller, server, shard)?;
+    Ok((over_tcp(server, stream, &welcome, serial)?, welcome))
+}
+
+/// The same, for a connection that is to become another one: a stream that has finished its handshake and blocks with a time-out.
+pub(crate) fn open_tcp(caller: Caller<'_>, server: &Arc<str>, shard: u16) -> Result<(TcpStream, Welcome)> {
     let mut stream = connect_any(server, caller.config.connect_timeout)?;
     let welcome = introduce(caller, &mut stream, shard).map_err(|error| at(server, error))?;
+    Ok((stream, welcome))
+}
+
+/// The connection over a stream that has finished its handshake.
+pub(crate) fn over_tcp(
+    server: &Arc<str>,
+    stream: TcpStream,
+    welcome: &Welcome,
+    serial: u64,
+) -> Result<Connection> {
     stream.set_nonblocking(true).map_err(|error| unreachable(server, &error))?;
     let transport = Transport::Tcp(TcpTransport::new(stream));
-    Ok((Connection::new(transport, ShardId(welcome.shard.get()), welcome.boot_id, serial), welcome))
+    Ok(Connection::new(transport, ShardId(welcome.shard.get()), welcome.boot_id, serial))
 }
 
 /// A lane as the server handed it over, and its segment.
@@ -207,12 +223,12 @@ fn receive_grant(socket: &UnixStream) -> Result<(Grant, [OwnedFd; GRANTED_FILES]
     if is_expected { Ok((grant, files)) } else { Err(refused("the server's lanes have another layout")) }
 }
 
-fn unreachable(server: &Arc<str>, reason: &dyn std::fmt::Display) -> Error {
+pub(crate) fn unreachable(server: &Arc<str>, reason: &dyn std::fmt::Display) -> Error {
     Error::Unreachable { server: (&**server).into(), reason: reason.to_string().into() }
 }
 
 /// A failed handshake is a server that can't be reached, except where the server has said why.
-fn at(server: &Arc<str>, error: Error) -> Error {
+pub(crate) fn at(server: &Arc<str>, error: Error) -> Error {
     match error {
         Error::System { what, reason } => unreachable(server, &format_args!("{what}: {reason}")),
         said => said,

@@ -9,14 +9,23 @@
 //! Nothing here waits; [`crate::lane`] does. A receiver's buffers are written only while its owner is inside `poll`, so a
 //! caller may drop or forget a call at any time without anybody writing into memory that it gave back.
 
+pub(crate) mod backoff;
 pub(crate) mod handshake;
+#[cfg(feature = "rdma")]
+pub(crate) mod rdma;
+#[cfg(not(feature = "rdma"))]
+#[path = "rdma_absent.rs"]
+pub(crate) mod rdma;
+pub(crate) mod reader;
 pub(crate) mod shm;
 pub(crate) mod tcp;
 
+use crate::config::TransportChoice;
 use crate::mapping::Mapping;
 use ahash::HashMap;
 use lanner_shared::error::Limit;
 use lanner_shared::shm::touch_ring::Touch;
+use lanner_shared::time::{Clock, Instant};
 use lanner_shared::wire::{self, MAX_VERSION, Opcode, body, header::Header, hello::short_boot};
 use lanner_shared::{Error, Result, ShardId};
 use std::sync::Arc;
@@ -53,6 +62,7 @@ pub(crate) trait Receiver {
 pub(crate) enum Transport {
     Tcp(tcp::TcpTransport),
     Shm(Box<shm::ShmTransport>),
+    Rdma(Box<tcp::TcpTransport<rdma::link::RdmaLink>>),
     #[cfg(feature = "simulation")]
     Simulated(Box<crate::simulation::SimulatedTransport>),
 }
@@ -82,6 +92,8 @@ pub(crate) struct Connection {
     pub boot_id: [u8; 16],
     /// Differs for each connection that the lane ever made.
     pub serial: u64,
+    /// When a better transport is to be tried, of a connection that had to do without.
+    pub upgrade_at: Option<Instant>,
     next_request_id: u32,
     /// Requests that somebody waits for.
     pending: Vec<u32>,
@@ -127,6 +139,7 @@ impl Connection {
             shard,
             boot_id,
             serial,
+            upgrade_at: None,
             next_request_id: 1,
             pending: Vec::new(),
             put_by: HashMap::default(),
@@ -140,17 +153,47 @@ impl Connection {
     /// The segment, where this client can read it itself.
     pub fn mapping(&self) -> Option<&Arc<Mapping>> {
         match &self.transport {
-            Transport::Tcp(_) => None,
+            Transport::Tcp(_) | Transport::Rdma(_) => None,
             Transport::Shm(shm) => Some(shm.mapping()),
             #[cfg(feature = "simulation")]
             Transport::Simulated(simulated) => simulated.mapping.as_ref(),
         }
     }
 
+    /// The link over which this client can read the segment one-sided, if there is one.
+    #[inline]
+    pub fn link(&mut self) -> Option<&mut rdma::link::RdmaLink> {
+        match &mut self.transport {
+            Transport::Rdma(rdma) => Some(rdma.stream_mut()),
+            _ => None,
+        }
+    }
+
+    /// Whether a better transport is to be tried now: nothing is under way, and it's time.
+    #[inline]
+    pub fn is_upgrade_due(&self) -> bool {
+        self.upgrade_at.is_some_and(|at| {
+            self.pending.is_empty() && self.outbound_done == self.outbound.len() && Clock.now() >= at
+        })
+    }
+
+    /// Which transport it is.
+    pub fn transport(&self) -> TransportChoice {
+        match &self.transport {
+            Transport::Tcp(_) => TransportChoice::Tcp,
+            Transport::Shm(_) => TransportChoice::Shm,
+            Transport::Rdma(_) => TransportChoice::Rdma,
+            #[cfg(feature = "simulation")]
+            Transport::Simulated(simulated) if simulated.mapping.is_some() => TransportChoice::Shm,
+            #[cfg(feature = "simulation")]
+            Transport::Simulated(_) => TransportChoice::Tcp,
+        }
+    }
+
     /// Whether the server at the other end is still there, as far as the system knows now. Asks the system; not for each key.
     pub fn is_peer_there(&self) -> bool {
         match &self.transport {
-            Transport::Tcp(_) => true,
+            Transport::Tcp(_) | Transport::Rdma(_) => true,
             Transport::Shm(shm) => shm.is_peer_there(),
             #[cfg(feature = "simulation")]
             Transport::Simulated(_) => true,
@@ -297,6 +340,7 @@ impl Connection {
         match &mut self.transport {
             Transport::Tcp(tcp) => WaitSet::Tcp { tcp, wants_room },
             Transport::Shm(shm) => WaitSet::Shm { shm, wants_room },
+            Transport::Rdma(rdma) => WaitSet::Rdma { link: rdma.stream_mut() },
             #[cfg(feature = "simulation")]
             Transport::Simulated(_) => WaitSet::Simulated,
         }
@@ -449,6 +493,9 @@ pub(crate) enum WaitSet<'a> {
         shm: &'a mut shm::ShmTransport,
         wants_room: bool,
     },
+    Rdma {
+        link: &'a mut rdma::link::RdmaLink,
+    },
     /// Looking at the clock is what lets a simulated world go on, so nobody sleeps in it.
     #[cfg(feature = "simulation")]
     Simulated,
@@ -459,6 +506,7 @@ impl Transport {
     fn queues(&self, payload_bytes: usize) -> bool {
         match self {
             Transport::Tcp(_) => payload_bytes <= QUEUED_PAYLOAD_BYTES,
+            Transport::Rdma(_) => payload_bytes <= QUEUED_PAYLOAD_BYTES,
             Transport::Shm(_) => payload_bytes as u64 <= lanner_shared::shm::lane_page::INLINE_PAYLOAD_BYTES,
             #[cfg(feature = "simulation")]
             Transport::Simulated(_) => payload_bytes <= QUEUED_PAYLOAD_BYTES,
@@ -469,7 +517,7 @@ impl Transport {
     #[inline]
     fn end_request(&self, outbound: &mut Vec<u8>) {
         match self {
-            Transport::Tcp(_) => {}
+            Transport::Tcp(_) | Transport::Rdma(_) => {}
             Transport::Shm(_) => shm::pad_to_line(outbound),
             #[cfg(feature = "simulation")]
             Transport::Simulated(_) => {}
@@ -481,6 +529,7 @@ impl Transport {
         match self {
             Transport::Tcp(tcp) => tcp.write(bytes),
             Transport::Shm(shm) => shm.write(bytes),
+            Transport::Rdma(rdma) => rdma.write(bytes),
             #[cfg(feature = "simulation")]
             Transport::Simulated(simulated) => simulated.stream.write(bytes),
         }
@@ -491,6 +540,7 @@ impl Transport {
         match self {
             Transport::Tcp(tcp) => tcp.write(bytes),
             Transport::Shm(shm) => shm.write_staged(bytes),
+            Transport::Rdma(rdma) => rdma.write(bytes),
             #[cfg(feature = "simulation")]
             Transport::Simulated(simulated) => simulated.stream.write(bytes),
         }
@@ -502,6 +552,7 @@ impl Transport {
         match self {
             Transport::Tcp(tcp) => tcp.next_frame(request_id, target),
             Transport::Shm(shm) => shm.next_frame(),
+            Transport::Rdma(rdma) => rdma.next_frame(request_id, target),
             #[cfg(feature = "simulation")]
             Transport::Simulated(simulated) => simulated.stream.next_frame(request_id, target),
         }
@@ -513,6 +564,7 @@ impl Transport {
         match self {
             Transport::Tcp(tcp) => tcp.take_placed(),
             Transport::Shm(_) => 0,
+            Transport::Rdma(rdma) => rdma.take_placed(),
             #[cfg(feature = "simulation")]
             Transport::Simulated(simulated) => simulated.stream.take_placed(),
         }
@@ -523,6 +575,7 @@ impl Transport {
         match self {
             Transport::Tcp(tcp) => tcp.body(header),
             Transport::Shm(shm) => shm.body(header),
+            Transport::Rdma(rdma) => rdma.body(header),
             #[cfg(feature = "simulation")]
             Transport::Simulated(simulated) => simulated.stream.body(header),
         }
@@ -534,6 +587,7 @@ impl Transport {
             Transport::Tcp(tcp) => tcp.read_payload(target),
             // Replies over shared memory carry descriptors; the values are read from the segment.
             Transport::Shm(_) => Err(Broken::Closed),
+            Transport::Rdma(rdma) => rdma.read_payload(target),
             #[cfg(feature = "simulation")]
             Transport::Simulated(simulated) => simulated.stream.read_payload(target),
         }
@@ -544,6 +598,7 @@ impl Transport {
         match self {
             Transport::Tcp(tcp) => tcp.end_frame(),
             Transport::Shm(shm) => shm.end_frame(),
+            Transport::Rdma(rdma) => rdma.end_frame(),
             #[cfg(feature = "simulation")]
             Transport::Simulated(simulated) => simulated.stream.end_frame(),
         }

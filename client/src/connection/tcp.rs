@@ -44,6 +44,11 @@ impl<S: Read + Write> TcpTransport<S> {
         TcpTransport { stream, buffer: vec![0; BUFFER_BYTES], start: 0, end: 0, frame_bytes: 0, placed: 0 }
     }
 
+    /// What carries the bytes.
+    pub fn stream_mut(&mut self) -> &mut S {
+        &mut self.stream
+    }
+
     #[inline]
     pub fn write(&mut self, bytes: &[u8]) -> Result<usize, Broken> {
         match self.stream.write(bytes) {

@@ -6,6 +6,7 @@ use super::queue_pair::QueuePair;
 use super::receive_queue::SharedReceiveQueue;
 use super::{VerbsError, checked, last_error};
 use crate::queue_pair::{SendQueue, State, Step};
+use lanner_shared::wire::join_rdma::EndpointBody;
 use rdma_sys::{
     ibv_access_flags, ibv_ah_attr, ibv_gid, ibv_global_route, ibv_mtu, ibv_qp_attr, ibv_qp_attr_mask,
     ibv_qp_cap, ibv_qp_init_attr, ibv_qp_state, ibv_qp_type,
@@ -40,6 +41,33 @@ pub struct Endpoint {
     pub mtu: u8,
     /// READs that it answers at a time.
     pub reads_answered: u8,
+}
+
+impl From<EndpointBody> for Endpoint {
+    fn from(body: EndpointBody) -> Endpoint {
+        Endpoint {
+            queue_pair: body.queue_pair.get(),
+            first_packet: body.first_packet.get(),
+            gid: body.gid,
+            local_id: body.local_id.get(),
+            mtu: body.mtu,
+            reads_answered: body.reads_answered,
+        }
+    }
+}
+
+impl From<Endpoint> for EndpointBody {
+    fn from(endpoint: Endpoint) -> EndpointBody {
+        EndpointBody {
+            queue_pair: endpoint.queue_pair.into(),
+            first_packet: endpoint.first_packet.into(),
+            gid: endpoint.gid,
+            local_id: endpoint.local_id.into(),
+            mtu: endpoint.mtu,
+            reads_answered: endpoint.reads_answered,
+            reserved: 0.into(),
+        }
+    }
 }
 
 /// What a queue pair is to be like.
@@ -214,7 +242,7 @@ impl QueuePair {
     }
 }
 
-fn attributes(state: ibv_qp_state::Type) -> ibv_qp_attr {
+pub(super) fn attributes(state: ibv_qp_state::Type) -> ibv_qp_attr {
     // SAFETY: zeros are valid in all fields; those that matter are named in the mask of the call.
     let mut attributes: ibv_qp_attr = unsafe { std::mem::zeroed() };
     attributes.qp_state = state;

@@ -150,7 +150,7 @@ impl QueuePair {
         Ok(last)
     }
 
-    /// Sends `bytes` bytes at `offset` of `source`. Its number.
+    /// Sends `bytes` bytes at `offset` of `source`, with a completion. Its number.
     ///
     /// # Errors
     /// As for [`QueuePair::post_reads`].
@@ -168,10 +168,11 @@ impl QueuePair {
         }
         let part = ibv_sge { addr: source.address() + offset, length: bytes, lkey: source.local_key() };
         // SAFETY: the caller's promise.
-        unsafe { self.post_one(part, ibv_send_flags(0)) }
+        unsafe { self.post_one(part, ibv_send_flags(0), true) }
     }
 
-    /// Sends bytes that need not stay in place: at most [`QueuePair::inline_bytes`]. Its number.
+    /// Sends bytes that need not stay in place: at most [`QueuePair::inline_bytes`]. It has a completion only where the queue needs one.
+    /// Its number.
     ///
     /// # Errors
     /// As for [`QueuePair::post_reads`].
@@ -182,13 +183,18 @@ impl QueuePair {
         }
         let part = ibv_sge { addr: message.as_ptr() as u64, length: message.len() as u32, lkey: 0 };
         // SAFETY: inline bytes are copied before the call returns.
-        unsafe { self.post_one(part, ibv_send_flags::IBV_SEND_INLINE) }
+        unsafe { self.post_one(part, ibv_send_flags::IBV_SEND_INLINE, false) }
     }
 
     /// # Safety
     /// As for [`QueuePair::post_message`].
-    unsafe fn post_one(&mut self, part: ibv_sge, flags: ibv_send_flags) -> Result<PostId, VerbsError> {
-        let (id, is_signalled) = self.queue.post(false);
+    unsafe fn post_one(
+        &mut self,
+        part: ibv_sge,
+        flags: ibv_send_flags,
+        wants_completion: bool,
+    ) -> Result<PostId, VerbsError> {
+        let (id, is_signalled) = self.queue.post(wants_completion);
         self.scatter.clear();
         self.requests.clear();
         self.scatter.push(part);
@@ -270,10 +276,17 @@ impl QueuePair {
         self.queue.is_done(id)
     }
 
-    /// Takes nothing more.
+    /// Takes nothing more, and receives nothing more. What is under way completes with an error.
     #[cold]
     pub fn fail(&mut self) {
+        if self.state == State::Error {
+            return;
+        }
         self.state = self.state.after(Step::Fail).unwrap_or(State::Error);
+        let mut attributes = super::connection::attributes(rdma_sys::ibv_qp_state::IBV_QPS_ERR);
+        let mask = rdma_sys::ibv_qp_attr_mask::IBV_QP_STATE.0 as i32;
+        // SAFETY: the queue pair lives as long as `self`. A device that has gone refuses, and does nothing more anyway.
+        unsafe { (self.domain.device.library.modify_qp)(self.raw.as_ptr(), &raw mut attributes, mask) };
     }
 }
 

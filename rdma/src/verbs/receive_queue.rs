@@ -2,6 +2,7 @@
 
 use super::device::Domain;
 use super::memory::Buffer;
+use super::queue_pair::RECEIVE;
 use super::{VerbsError, last_error};
 use rdma_sys::{ibv_recv_wr, ibv_sge, ibv_srq, ibv_srq_attr, ibv_srq_init_attr};
 use std::ptr::NonNull;
@@ -15,6 +16,8 @@ pub struct SharedReceiveQueue {
     // Dropped behind the queue (see `drop`).
     buffer: Buffer,
     bytes_each: usize,
+    /// Stands in the upper half of all its receives' numbers.
+    tag: u32,
 }
 
 // SAFETY: libibverbs allows every thread to use a shared receive queue.
@@ -23,7 +26,8 @@ unsafe impl Send for SharedReceiveQueue {}
 unsafe impl Sync for SharedReceiveQueue {}
 
 impl SharedReceiveQueue {
-    /// A queue of `count` buffers of `bytes_each`, all of them posted.
+    /// A queue of `count` buffers of `bytes_each`, all of them posted. The number of a receive is [`RECEIVE`], the tag in the bits from 32 on,
+    /// and which buffer it is.
     ///
     /// # Errors
     /// What the library says.
@@ -31,6 +35,7 @@ impl SharedReceiveQueue {
         domain: &Arc<Domain>,
         count: u32,
         bytes_each: usize,
+        tag: u32,
     ) -> Result<Arc<SharedReceiveQueue>, VerbsError> {
         let count = count.min(domain.device.limits.shared_receives);
         let buffer = Buffer::new(domain, count as usize * bytes_each, super::memory::Access::Local)?;
@@ -41,20 +46,26 @@ impl SharedReceiveQueue {
         // SAFETY: the domain lives as long as the queue; the attributes are read, and written, by the call only.
         let raw = unsafe { (domain.device.library.create_srq)(domain.raw.as_ptr(), &raw mut attributes) };
         let raw = NonNull::new(raw).ok_or_else(|| last_error("ibv_create_srq"))?;
-        let queue = SharedReceiveQueue { domain: domain.clone(), raw, buffer, bytes_each };
-        (0..u64::from(count)).try_for_each(|index| queue.post(index))?;
+        let tag = tag & 0x7fff_ffff;
+        let queue = SharedReceiveQueue { domain: domain.clone(), raw, buffer, bytes_each, tag };
+        (0..u64::from(count)).try_for_each(|index| queue.post(queue.number(index)))?;
         Ok(Arc::new(queue))
     }
 
-    /// Gives buffer `index` (the `id` of a receive's completion) to the device again.
+    fn number(&self, index: u64) -> u64 {
+        RECEIVE | u64::from(self.tag) << 32 | index
+    }
+
+    /// Gives the buffer of a receive that has completed to the device again.
     ///
     /// # Errors
     /// What the library says: the index isn't one, or the queue is full because the buffer is there already.
     #[inline]
-    pub fn post(&self, index: u64) -> Result<(), VerbsError> {
+    pub fn post(&self, receive: u64) -> Result<(), VerbsError> {
         let region = self.buffer.region();
+        let index = receive & u64::from(u32::MAX);
         let offset = index * self.bytes_each as u64;
-        if offset + self.bytes_each as u64 > region.len() {
+        if receive != self.number(index) || offset + self.bytes_each as u64 > region.len() {
             return Err(VerbsError::Peer("a receive completes that was never posted"));
         }
         let mut segment = ibv_sge {
@@ -63,7 +74,7 @@ impl SharedReceiveQueue {
             lkey: region.local_key(),
         };
         let mut request =
-            ibv_recv_wr { wr_id: index, next: std::ptr::null_mut(), sg_list: &raw mut segment, num_sge: 1 };
+            ibv_recv_wr { wr_id: receive, next: std::ptr::null_mut(), sg_list: &raw mut segment, num_sge: 1 };
         let mut refused = std::ptr::null_mut();
         // SAFETY: request and segment are read before the call returns; the buffer stays in place until the queue has gone, and is within the
         // region (checked).
@@ -74,9 +85,10 @@ impl SharedReceiveQueue {
 
     /// Copies what came with a receive, from its byte `from` on, into `target`. For whoever has its completion, until it's posted again.
     #[inline]
-    pub fn read(&self, index: u64, from: usize, target: &mut [u8]) {
+    pub fn read(&self, receive: u64, from: usize, target: &mut [u8]) {
         assert!(from + target.len() <= self.bytes_each);
-        self.buffer.read(index as usize * self.bytes_each + from, target);
+        let index = (receive & u64::from(u32::MAX)) as usize;
+        self.buffer.read(index * self.bytes_each + from, target);
     }
 
     /// Bytes of a buffer.

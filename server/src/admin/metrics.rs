@@ -249,6 +249,16 @@ const METRICS: &[Metric] = &[
         Source::Transport(|transport| transport.tcp_connections),
     ),
     gauge("lanner_shm_lanes", "Lanes over shared memory", Source::Transport(|transport| transport.shm_lanes)),
+    gauge(
+        "lanner_rdma_connections",
+        "Connections over RDMA",
+        Source::Transport(|transport| transport.rdma_connections),
+    ),
+    counter(
+        "lanner_rdma_failures",
+        "RDMA connections that ended because a device said that something failed",
+        Source::Transport(|transport| transport.rdma_failures),
+    ),
     counter(
         "lanner_connections_opened",
         "Connections and lanes that were opened",

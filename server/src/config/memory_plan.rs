@@ -32,6 +32,15 @@ pub const DEFAULT_MAX_CONNECTIONS: u32 = 1024;
 /// Shared-memory lanes of a shard at a time: a client thread on this host has one for each shard.
 pub const SHM_LANES: u32 = 64;
 
+/// Bytes of a message over RDMA; longer frames take several.
+pub const RDMA_MESSAGE_BYTES: usize = 8 << 10;
+/// Messages of clients that a shard has room for at a time, of each tenant. A client that finds none waits.
+pub const RDMA_RECEIVES: u32 = 256;
+/// Answers that are under way over RDMA at a time, of each tenant on a shard.
+pub const RDMA_SENDS: u32 = 128;
+/// Answers of one RDMA connection that are under way at a time.
+pub const RDMA_POSTS: u32 = 32;
+
 /// The pump's own io_uring: its queues, and what it keeps of the operations in flight.
 pub const RING_BYTES: u64 = 1 << 20;
 
@@ -160,6 +169,20 @@ impl MemoryPlan {
                 },
                 When::AtMost,
                 format!("{SHM_LANES} clients' threads a shard, {} KiB each", LANE_BYTES >> 10),
+            ),
+            line(
+                "RDMA messages",
+                if config.rdma == super::RdmaChoice::Off {
+                    0
+                } else {
+                    parts * u64::from(RDMA_RECEIVES + RDMA_SENDS) * RDMA_MESSAGE_BYTES as u64
+                },
+                When::AtMost,
+                format!(
+                    "{} of {} KiB for each segment",
+                    RDMA_RECEIVES + RDMA_SENDS,
+                    RDMA_MESSAGE_BYTES >> 10
+                ),
             ),
             line("rings", shards * RING_BYTES, When::AtStart, "each shard's own io_uring".to_owned()),
             line(

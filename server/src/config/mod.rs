@@ -28,9 +28,10 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::eviction::PolicyKind;
+pub use lanner_rdma::choice::RdmaChoice;
 use memory_plan::MemoryPlan;
 use tenant::Tenant;
-pub use values::{HugePages, LeaseLength, PollMode, RdmaChoice, ShmChoice, WatermarkChoice};
+pub use values::{HugePages, LeaseLength, PollMode, ShmChoice, WatermarkChoice};
 
 /// The configuration of one server, checked.
 #[derive(Clone, Debug)]

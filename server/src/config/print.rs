@@ -75,7 +75,7 @@ fn as_settings(config: &ServerConfig) -> Settings {
         huge_pages: Some(config.huge_pages),
         prefault: Some(config.prefault),
         shm: Some(config.shm.clone()),
-        rdma: Some(config.rdma),
+        rdma: Some(config.rdma.clone()),
         admin: Some(config.admin.map_or(AdminChoice::Off, AdminChoice::At)),
         lease_ttl: Some(config.lease_ttl.into()),
         lease_length: Some(config.lease_length),

@@ -12,8 +12,10 @@ use super::flags::Flags;
 use super::machine::Machine;
 use super::memory_plan::DEFAULT_MAX_CONNECTIONS;
 use super::settings::Settings;
-use super::values::{AdminChoice, HugePages, LeaseLength, PollMode, RdmaChoice, ShmChoice, WatermarkChoice};
+use super::values::{AdminChoice, HugePages, LeaseLength, PollMode, ShmChoice, WatermarkChoice};
 use super::{ConfigError, ServerConfig, file, tenant};
+use lanner_rdma::NOT_IN_BUILD;
+use lanner_rdma::choice::RdmaChoice;
 
 /// The port for data. Below the range that Linux takes for outgoing connections, so that none can sit on it.
 pub const DEFAULT_PORT: u16 = 7411;
@@ -69,7 +71,7 @@ pub fn resolve_settings(given: Settings, machine: &Machine) -> Result<ServerConf
         huge_pages: given.huge_pages.unwrap_or(HugePages::Auto),
         prefault: given.prefault.unwrap_or(true),
         shm: given.shm.unwrap_or(ShmChoice::Auto),
-        rdma: given.rdma.unwrap_or(RdmaChoice::Auto),
+        rdma: rdma(given.rdma)?,
         lease_ttl: within("--lease-ttl", given.lease_ttl, DEFAULT_LEASE_TTL, MIN_LEASE_TTL, MAX_LEASE_TTL)?,
         lease_length: given.lease_length.unwrap_or(LeaseLength::Adaptive),
         watermarks: given.watermarks.unwrap_or(WatermarkChoice::Adaptive),
@@ -92,6 +94,17 @@ pub fn resolve_settings(given: Settings, machine: &Machine) -> Result<ServerConf
     check_segments(&config)?;
     check_memory(&config, machine)?;
     Ok(config)
+}
+
+/// What was asked for, if this build can do it.
+fn rdma(given: Option<RdmaChoice>) -> Result<RdmaChoice, ConfigError> {
+    match given.unwrap_or_default() {
+        RdmaChoice::Device(named) if !lanner_rdma::HAS_VERBS => {
+            let problem = format!("{} can't be used: {NOT_IN_BUILD}, or write auto or off", named.device);
+            Err(ConfigError::setting("--rdma", problem))
+        }
+        choice => Ok(choice),
+    }
 }
 
 /// The CPU of each shard.

@@ -11,10 +11,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::tenant::TenantEntry;
 use super::values::{
-    AddressList, AdminChoice, CoreList, HugePages, LeaseLength, PollMode, RdmaChoice, ShmChoice,
-    WatermarkChoice,
+    AddressList, AdminChoice, CoreList, HugePages, LeaseLength, PollMode, ShmChoice, WatermarkChoice,
 };
 use crate::eviction::PolicyKind;
+use lanner_rdma::choice::RdmaChoice;
 
 /// What was given, by flags or in the file.
 #[derive(Args, Clone, Debug, Default, Deserialize, Serialize)]
@@ -60,8 +60,8 @@ pub struct Settings {
     #[serde(with = "text", skip_serializing_if = "Option::is_none")]
     pub shm: Option<ShmChoice>,
 
-    /// RDMA, which this build has none of [default: auto]
-    #[arg(long, value_name = "auto|off")]
+    /// RDMA for clients on other machines; auto takes the device whose address is listened on, near the shards [default: auto]
+    #[arg(long, value_name = "auto|off|DEVICE[:PORT[:GID]]")]
     #[serde(with = "text", skip_serializing_if = "Option::is_none")]
     pub rdma: Option<RdmaChoice>,
 

@@ -99,6 +99,16 @@ fn the_default_fits_a_small_machine() {
     assert_eq!(configured(&small, "").expect("fits").memory_bytes, 256 << 20);
 }
 
+/// Shows that a build without the RDMA transport refuses a device, and one with it takes it.
+#[test]
+fn a_device_is_taken_where_there_is_a_transport_for_it() {
+    let outcome = configured(&machine(), "--rdma mlx5_0:1:3");
+    match lanner_rdma::HAS_VERBS {
+        true => assert_eq!(outcome.expect("taken").rdma.to_string(), "mlx5_0:1:3"),
+        false => assert!(outcome.expect_err("refused").to_string().contains("no RDMA transport")),
+    }
+}
+
 /// Shows that everything wrong on a command line is one line that names the flag.
 #[test]
 fn wrong_flags_are_one_line() {
@@ -110,7 +120,7 @@ fn wrong_flags_are_one_line() {
         ("--drain-timeout 2days", "write 0s to 1h"),
         ("--poll never", "adaptive, busy"),
         ("--policy clock", "none of adaptive"),
-        ("--rdma mlx5_0", "no RDMA transport"),
+        ("--rdma mlx5_0:0", "port '0'"),
         ("--log =x=y", "--log"),
         ("--max-connections 0", "--max-connections"),
         ("--admin 127.0.0.1:7411", "is a --listen address too"),

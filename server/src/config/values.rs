@@ -190,38 +190,6 @@ impl Display for ShmChoice {
     }
 }
 
-/// Whether RDMA is wanted. This build has no RDMA transport, so a device can't be asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RdmaChoice {
-    /// Where there is some.
-    Auto,
-    /// Not at all.
-    Off,
-}
-
-impl FromStr for RdmaChoice {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<RdmaChoice, String> {
-        match text {
-            "auto" => Ok(RdmaChoice::Auto),
-            "off" => Ok(RdmaChoice::Off),
-            device => Err(format!(
-                "device '{device}' can't be used: this build has no RDMA transport; write auto or off"
-            )),
-        }
-    }
-}
-
-impl Display for RdmaChoice {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            RdmaChoice::Auto => "auto",
-            RdmaChoice::Off => "off",
-        })
-    }
-}
-
 /// An enum that is written as one of a few words.
 macro_rules! words {
     ($type:ty { $($word:literal => $value:path),+ $(,)? }, $list:literal) => {
@@ -415,7 +383,6 @@ mod tests {
     #[test]
     fn words_are_read() {
         assert!(problem::<PolicyKind>("fifo").contains("none of adaptive, s3-fifo, lru"));
-        assert!(problem::<RdmaChoice>("mlx5_0").contains("no RDMA transport"));
         assert!(problem::<HugePages>("yes").contains("auto, on, off"));
         assert!(problem::<PollMode>("").contains("adaptive, busy"));
         assert!(problem::<LeaseLength>("5s").contains("adaptive, fixed"));
@@ -441,7 +408,6 @@ mod tests {
         check::<AddressList>(&["127.0.0.1:7411", "[::1]:0, localhost:1"]);
         check::<AdminChoice>(&["off", "127.0.0.1:7412"]);
         check::<ShmChoice>(&["auto", "off", "/run/lanner.sock"]);
-        check::<RdmaChoice>(&["auto", "off"]);
         check::<HugePages>(&["auto", "on", "off"]);
         check::<PollMode>(&["adaptive", "busy"]);
         check::<LeaseLength>(&["adaptive", "fixed"]);

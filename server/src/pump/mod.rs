@@ -20,6 +20,7 @@ use crate::server::control::Control;
 use crate::server::identity::Identity;
 use crate::shard::TickOutcome;
 use crate::transport::handshake::{Acceptor, SocketKind, say};
+use crate::transport::rdma::Rdma;
 use crate::transport::shm::{NewLane, Shm};
 use crate::transport::tcp::Tcp;
 use crate::transport::{Core, Transport};
@@ -52,6 +53,8 @@ const YIELD: Duration = Duration::from_millis(50);
 
 /// Everything that one core serves.
 pub struct Pump {
+    /// Where there is a device. Before the core, so that it's dropped before the memory that the device reads.
+    rdma: Option<Rdma>,
     core: Core,
     tcp: Tcp,
     shm: Shm,
@@ -75,6 +78,8 @@ pub struct Pump {
 pub struct PumpParts {
     /// Shards, one for each tenant.
     pub shards: Vec<crate::shard::Shard>,
+    /// Where there is a device.
+    pub rdma: Option<Rdma>,
     /// On the first core.
     pub acceptor: Option<Acceptor>,
     /// This core's mail.
@@ -99,6 +104,7 @@ impl Pump {
     pub fn new(parts: PumpParts) -> std::io::Result<Pump> {
         let now = Clock.now();
         Ok(Pump {
+            rdma: parts.rdma,
             core: Core {
                 shards: parts.shards,
                 ring: ring::Ring::new()?,
@@ -131,6 +137,9 @@ impl Pump {
     pub async fn run(mut self) {
         if let Some(acceptor) = &mut self.acceptor {
             acceptor.start(&mut self.core);
+        }
+        if let Some(rdma) = &mut self.rdma {
+            rdma.start(&mut self.core);
         }
         self.watch_mailbox();
         while !self.control.is_stopped() {
@@ -170,6 +179,9 @@ impl Pump {
     #[inline]
     fn turn(&mut self) -> bool {
         let mut has_worked = self.shm.poll(&mut self.core);
+        if let Some(rdma) = &mut self.rdma {
+            has_worked |= rdma.poll(&mut self.core);
+        }
         self.core.ring.submit();
         self.core.ring.take_completions(&mut self.completions);
         if !self.completions.is_empty() {
@@ -190,6 +202,11 @@ impl Pump {
                     self.tcp.completed(&mut self.core, completion)
                 }
                 OperationKind::LaneEnd => self.lane_ended(completion),
+                OperationKind::RdmaEnd | OperationKind::RdmaCompletion | OperationKind::RdmaDevice => {
+                    if let Some(rdma) = &mut self.rdma {
+                        rdma.completed(&mut self.core, completion);
+                    }
+                }
                 OperationKind::Wake => {
                     self.mailbox.hush();
                     self.watch_mailbox();
@@ -235,13 +252,18 @@ impl Pump {
     }
 
     fn adopt(&mut self, connection: NewConnection) {
+        if connection.kind == SocketKind::Rdma {
+            return self.adopt_rdma(connection);
+        }
         let NewConnection { socket, kind, tenant, caller, welcome, received, wants_lane } = connection;
         // A lane's welcome waits until there is a lane.
         if let (Some(welcome), false) = (&welcome, wants_lane) {
             say(&socket, welcome);
         }
         match kind {
-            SocketKind::Tcp => self.tcp.adopt(&mut self.core, socket, tenant, caller, &received),
+            SocketKind::Tcp | SocketKind::Rdma => {
+                self.tcp.adopt(&mut self.core, socket, tenant, caller, &received);
+            }
             SocketKind::Unix if !wants_lane => {
                 let entry = self.watchers.vacant_entry();
                 let operation =
@@ -255,6 +277,17 @@ impl Pump {
                     self.core.stats.connections_refused += 1;
                     self.core.identity.connection_closed();
                 }
+            }
+        }
+    }
+
+    fn adopt_rdma(&mut self, connection: NewConnection) {
+        match &mut self.rdma {
+            Some(rdma) => rdma.adopt(&mut self.core, connection),
+            // Nobody was told that there is RDMA here; whoever asks all the same finds the connection closed.
+            None => {
+                self.core.stats.protocol_errors += 1;
+                self.core.identity.connection_closed();
             }
         }
     }
@@ -316,6 +349,9 @@ impl Pump {
         self.shm.tick(&mut self.core);
         let outcome = self.tick_shards();
         self.tcp.tick(&mut self.core);
+        if let Some(rdma) = &mut self.rdma {
+            rdma.tick(&mut self.core);
+        }
         if let Some(acceptor) = &mut self.acceptor {
             acceptor.tick(&mut self.core);
         }
@@ -371,8 +407,9 @@ impl Pump {
         let longest = self.shm.longest_sleep().min(LONGEST_SLEEP);
         let timeout = due.clamp(Duration::from_micros(50), longest);
         self.core.shards.iter().filter_map(|shard| shard.parked_word()).for_each(park::announce);
+        let rdma_has_work = self.rdma.as_mut().is_some_and(Rdma::has_work_when_armed);
         // What was published before the announcement was seen is seen now.
-        if !self.shm.has_work() && !self.control.is_stopped() {
+        if !rdma_has_work && !self.shm.has_work() && !self.control.is_stopped() {
             self.core.ring.wait(timeout);
         }
         self.core.shards.iter().filter_map(|shard| shard.parked_word()).for_each(park::awake);

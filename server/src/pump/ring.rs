@@ -41,6 +41,12 @@ pub enum OperationKind {
     LaneEnd = 5,
     /// Another core, or a client of a sleeping core, wants attention.
     Wake = 6,
+    /// The TCP connection of an RDMA peer has something to say, which can only be its end.
+    RdmaEnd = 7,
+    /// A completion queue has a completion.
+    RdmaCompletion = 8,
+    /// An RDMA device has something to say by itself.
+    RdmaDevice = 9,
 }
 
 impl Operation {
@@ -50,7 +56,18 @@ impl Operation {
 
     fn decode(user_data: u64) -> Option<Operation> {
         use OperationKind::{Accept, HandshakeReceive, LaneEnd, TcpReceive, TcpSend, Wake};
-        let kinds = [Accept, HandshakeReceive, TcpReceive, TcpSend, LaneEnd, Wake];
+        use OperationKind::{RdmaCompletion, RdmaDevice, RdmaEnd};
+        let kinds = [
+            Accept,
+            HandshakeReceive,
+            TcpReceive,
+            TcpSend,
+            LaneEnd,
+            Wake,
+            RdmaEnd,
+            RdmaCompletion,
+            RdmaDevice,
+        ];
         let kind = kinds.into_iter().find(|kind| *kind as u64 == user_data >> 32)?;
         Some(Operation { kind, index: user_data as u32 })
     }

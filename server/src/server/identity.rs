@@ -4,10 +4,10 @@
 use crate::config::tenant::{Tenant, Token};
 use crate::transport::handshake::SocketKind;
 use lanner_shared::auth::Challenge;
-use lanner_shared::wire::hello::{Welcome, short_boot};
+use lanner_shared::wire::hello::{OFFERS_RDMA, Welcome, short_boot};
 use lanner_shared::{Error, Result};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Who a server is.
 #[derive(Debug)]
@@ -28,6 +28,8 @@ pub struct Identity {
     pub page_bytes: u64,
     /// Where shared memory is handed out.
     pub socket_path: Option<PathBuf>,
+    /// Whether TCP connections may go on over RDMA: once all cores have opened the device, and while it's there.
+    pub offers_rdma: AtomicBool,
     /// Whose data there is.
     pub tenants: Vec<Tenant>,
     /// Connections that there may be.
@@ -78,6 +80,9 @@ impl Identity {
         welcome.capacity_bytes = self.capacity_bytes.into();
         welcome.max_value_bytes = self.max_value_bytes.into();
         welcome.lease_ms = self.lease_ms.into();
+        if self.offers_rdma.load(Ordering::Relaxed) {
+            welcome.offers = OFFERS_RDMA.into();
+        }
         if let (SocketKind::Tcp, Some(path)) = (kind, &self.socket_path) {
             let bytes = path.as_os_str().as_encoded_bytes();
             if let Some(target) = welcome.socket_path.get_mut(..bytes.len()) {
@@ -86,6 +91,11 @@ impl Identity {
             }
         }
         welcome
+    }
+
+    /// Tells clients from here on that there is no RDMA.
+    pub fn withdraw_rdma(&self) {
+        self.offers_rdma.store(false, Ordering::Relaxed);
     }
 
     /// Counts a connection, if there may be one more.

@@ -4,16 +4,18 @@
 
 pub mod control;
 pub mod identity;
+pub mod rdma;
 pub mod socket_file;
 
 use crate::admin::board::Board;
-use crate::config::{HugePages, LeaseLength, ServerConfig, ShmChoice, WatermarkChoice, machine};
+use crate::config::{HugePages, LeaseLength, RdmaChoice, ServerConfig, ShmChoice, WatermarkChoice, machine};
 use crate::memory::segment::{HUGE_PAGE_BYTES, Segment, SegmentError, SegmentOptions};
 use crate::pump::mail::{Mailbox, Post, mailbox};
 use crate::pump::{Pump, PumpParts};
 use crate::runtime::{CoreThread, spawn_on};
 use crate::shard::{Shard, ShardConfig, Tuned};
 use crate::transport::handshake::{Acceptor, SocketKind};
+use crate::transport::rdma::Rdma;
 use control::Control;
 use identity::Identity;
 use lanner_shared::ShardId;
@@ -26,7 +28,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 use thiserror::Error;
@@ -51,6 +53,14 @@ pub enum StartError {
         path: PathBuf,
         /// What the system said.
         source: io::Error,
+    },
+    /// The RDMA device that was asked for can't be used.
+    #[error("--rdma {device}: RDMA unavailable: {reason}")]
+    Rdma {
+        /// What was asked for.
+        device: String,
+        /// Why, and the way out.
+        reason: String,
     },
     /// A core can't be started.
     #[error("shard {shard}: {reason}")]
@@ -108,6 +118,7 @@ impl Server {
             .collect::<io::Result<_>>()
             .map_err(system("making an eventfd"))?;
         let (posts, mailboxes): (Vec<Post>, Vec<Mailbox>) = boxes.into_iter().unzip();
+        let rdma = rdma::plan(&config, &addresses)?;
         let identity =
             Arc::new(identify(&config, &addresses, socket.as_ref().map(|socket| socket.path().to_owned()))?);
         let control = Arc::new(Control::new(config.drain_timeout, config.shards()));
@@ -121,19 +132,25 @@ impl Server {
                 config: config.clone(),
                 identity: identity.clone(),
                 prefaulted: prefaulted.clone(),
+                rdma: rdma.selection.clone(),
             };
             let (acceptor, said, posts) = (acceptor.take(), said.clone(), posts.clone());
             let (identity, control, board, poll) =
                 (identity.clone(), control.clone(), board.clone(), config.poll);
             let task = move || async move {
-                let made = plan.make_shards().and_then(|(shards, remark)| {
+                let made = plan.make_shards().and_then(|(mut shards, remark)| {
+                    let (rdma, without) = plan.open_rdma(&mut shards)?;
+                    let ready = CoreReady {
+                        has_rdma: rdma.is_some(),
+                        remarks: [remark, without].into_iter().flatten().collect(),
+                    };
                     let parts =
-                        PumpParts { shards, acceptor, mailbox, posts, identity, control, board, poll };
-                    Pump::new(parts).map(|pump| (pump, remark)).map_err(ring_refused)
+                        PumpParts { shards, rdma, acceptor, mailbox, posts, identity, control, board, poll };
+                    Pump::new(parts).map(|pump| (pump, ready)).map_err(ring_refused)
                 });
                 match made {
-                    Ok((pump, remark)) => {
-                        let _ = said.send((plan.shard, Ok(remark)));
+                    Ok((pump, ready)) => {
+                        let _ = said.send((plan.shard, Ok(ready)));
                         pump.run().await;
                     }
                     Err(reason) => drop(said.send((plan.shard, Err(reason)))),
@@ -155,8 +172,10 @@ impl Server {
             cores,
         };
         match await_cores(&answers, &config, &prefaulted) {
-            Ok(remarks) => {
-                running.remarks = remarks;
+            Ok(ready) => {
+                // Clients are told only once every core can take them.
+                identity.offers_rdma.store(ready.has_rdma, Ordering::Relaxed);
+                running.remarks = rdma.remark.into_iter().chain(ready.remarks).collect();
                 Ok(running)
             }
             Err(error) => {
@@ -200,15 +219,36 @@ impl Running {
     }
 }
 
+/// What a core says once it serves.
+struct CoreReady {
+    has_rdma: bool,
+    /// What it does without, and how to get it.
+    remarks: Vec<String>,
+}
+
 /// What one core is made from.
 struct CorePlan {
     shard: u16,
     config: ServerConfig,
     identity: Arc<Identity>,
     prefaulted: Arc<AtomicU64>,
+    /// The RDMA device, if one was chosen.
+    rdma: Option<lanner_rdma::selection::Selection>,
 }
 
 impl CorePlan {
+    /// Opens the RDMA device for this core. With why it does without, where that's allowed.
+    fn open_rdma(&self, shards: &mut [Shard]) -> Result<(Option<Rdma>, Option<String>), String> {
+        let Some(selection) = &self.rdma else { return Ok((None, None)) };
+        match Rdma::open(selection, shards, self.config.max_connections) {
+            Ok(rdma) => Ok((Some(rdma), None)),
+            Err(reason) if self.config.rdma == RdmaChoice::Auto => {
+                Ok((None, Some(rdma::unavailable(&reason))))
+            }
+            Err(reason) => Err(format!("--rdma {}: RDMA unavailable: {reason}", self.config.rdma)),
+        }
+    }
+
     /// A shard for each tenant, made on the core itself, so that its memory comes from the core's own node. With what it
     /// does without.
     fn make_shards(&self) -> Result<(Vec<Shard>, Option<String>), String> {
@@ -285,17 +325,22 @@ fn ring_refused(error: io::Error) -> String {
 
 /// Waits until all cores serve. Says how far the memory is when that takes longer.
 fn await_cores(
-    answers: &Receiver<(u16, Result<Option<String>, String>)>,
+    answers: &Receiver<(u16, Result<CoreReady, String>)>,
     config: &ServerConfig,
     prefaulted: &AtomicU64,
-) -> Result<Vec<String>, StartError> {
-    let mut remarks = Vec::new();
+) -> Result<CoreReady, StartError> {
+    let mut all = CoreReady { has_rdma: true, remarks: Vec::new() };
     let mut waiting = config.cores.len();
     while waiting > 0 {
         match answers.recv_timeout(Duration::from_secs(1)) {
-            Ok((_, Ok(remark))) => {
+            Ok((_, Ok(ready))) => {
                 waiting -= 1;
-                remarks.extend(remark.filter(|remark| !remarks.contains(remark)));
+                all.has_rdma &= ready.has_rdma;
+                for remark in ready.remarks {
+                    if !all.remarks.contains(&remark) {
+                        all.remarks.push(remark);
+                    }
+                }
             }
             Ok((shard, Err(reason))) => return Err(StartError::Core { shard, reason }),
             Err(RecvTimeoutError::Timeout) => {
@@ -308,7 +353,7 @@ fn await_cores(
             }
         }
     }
-    Ok(remarks)
+    Ok(all)
 }
 
 type Listeners = Vec<(OwnedFd, SocketKind)>;
@@ -398,6 +443,7 @@ fn identify(
         lease_ms: config.lease_ttl.as_millis() as u32,
         page_bytes: if config.huge_pages == HugePages::On { HUGE_PAGE_BYTES } else { 4096 },
         socket_path,
+        offers_rdma: AtomicBool::new(false),
         tenants: config.tenants.clone(),
         max_connections: config.max_connections.saturating_mul(u32::from(config.shards())),
         connections: AtomicU32::new(0),

@@ -65,6 +65,8 @@ pub enum Stop {
     /// The next frame is for another shard of this server, and nothing of it was used up: it's in
     /// [`Inbound::take_partial`], or at the start of the bytes that were left.
     Elsewhere(ShardId),
+    /// The next frame asks to go on over RDMA. It's as with [`Stop::Elsewhere`].
+    JoinsRdma,
 }
 
 impl From<Error> for Stop {
@@ -125,7 +127,7 @@ impl Inbound {
                 Ok(Some((header, length))) => {
                     match self.serve_frame(shard, now, caller, &header, &bytes[HEADER_BYTES..length], replies)
                     {
-                        stop @ Some(Stop::Elsewhere(_)) => (0, stop),
+                        stop @ Some(Stop::Elsewhere(_) | Stop::JoinsRdma) => (0, stop),
                         stop => (length, stop),
                     }
                 }
@@ -159,7 +161,7 @@ impl Inbound {
             }
             Err(error) => Some(error.into()),
         };
-        if matches!(stop, Some(Stop::Elsewhere(_))) {
+        if matches!(stop, Some(Stop::Elsewhere(_) | Stop::JoinsRdma)) {
             self.partial = partial;
         }
         (count, stop)
@@ -206,6 +208,9 @@ impl Inbound {
         let config = shard.config();
         if header.shard != config.shard && header.shard.0 < config.shards && caller.can_move {
             return Some(Stop::Elsewhere(header.shard));
+        }
+        if header.opcode == Opcode::JoinRdma && caller.can_move {
+            return Some(Stop::JoinsRdma);
         }
         match serve(shard, now, caller, header, body, replies) {
             Ok(Payload::None) => {}

@@ -39,6 +39,8 @@ pub enum SocketKind {
     Tcp,
     /// The Unix socket that hands out shared memory.
     Unix,
+    /// A TCP connection that has asked to go on over RDMA.
+    Rdma,
 }
 
 /// The listeners of a server and the handshakes under way.

@@ -4,11 +4,17 @@
 //! |---|---|
 //! | [`tcp`] | sockets on the core's io_uring |
 //! | [`shm`] | rings in shared memory, polled |
+//! | [`rdma`] | queue pairs, whose completions are polled |
 //!
 //! A transport cuts nothing and decides nothing: bytes go to [`crate::service::inbound`], answers come from
 //! [`crate::service::replies`].
 
 pub mod handshake;
+#[cfg(feature = "rdma")]
+pub mod rdma;
+#[cfg(not(feature = "rdma"))]
+#[path = "rdma_absent.rs"]
+pub mod rdma;
 pub mod shm;
 pub mod stats;
 pub mod tcp;

@@ -9,6 +9,10 @@ pub struct TransportStats {
     pub tcp_connections: u64,
     /// Lanes now, over shared memory.
     pub shm_lanes: u64,
+    /// Connections now, over RDMA.
+    pub rdma_connections: u64,
+    /// RDMA connections that ended because a device said that something failed.
+    pub rdma_failures: u64,
     /// Connections and lanes that were opened.
     pub connections_opened: u64,
     /// Connections and lanes that have ended.

@@ -67,8 +67,8 @@ struct Peer {
     message: Message,
     /// What this connection holds of [`Core::partial_bytes`] and [`Core::reply_bytes`].
     held: (u64, u64),
-    /// The next frame is for this shard, to which the connection goes once its answers are sent.
-    moving: Option<ShardId>,
+    /// The next frame is for this shard, or for RDMA, to which the connection goes once its answers are sent.
+    moving: Option<(ShardId, SocketKind)>,
     /// When something last moved.
     progress: Instant,
     ending: Ending,
@@ -129,22 +129,22 @@ impl Tcp {
         peer.receive(core, index);
         if peer.is_over() {
             self.remove(core, index);
-        } else if let Some(shard) = peer.moves_to() {
-            self.move_to(core, index, shard);
+        } else if let Some((shard, kind)) = peer.moves_to() {
+            self.move_to(core, index, shard, kind);
         }
     }
 
     /// Sends a connection to the core whose shard its next frame is for. A client that keeps to one connection works, only
-    /// slower; those of this project have one for each shard, and never come here.
-    fn move_to(&mut self, core: &mut Core, index: usize, shard: ShardId) {
+    /// slower; those of this project have one for each shard, and come here only where they go on over RDMA.
+    fn move_to(&mut self, core: &mut Core, index: usize, shard: ShardId, kind: SocketKind) {
         let peer = self.forget(core, index);
-        core.stats.connections_moved += 1;
+        core.stats.connections_moved += u64::from(kind == SocketKind::Tcp);
         let mut inbound = peer.inbound;
         let mut received = inbound.take_partial();
         received.extend_from_slice(&peer.buffer[peer.start..peer.end]);
         let connection = NewConnection {
             socket: peer.socket,
-            kind: SocketKind::Tcp,
+            kind,
             tenant: peer.tenant,
             caller: peer.caller,
             welcome: None,
@@ -308,7 +308,8 @@ impl Peer {
         self.start += used;
         match stop {
             None => {}
-            Some(Stop::Elsewhere(shard)) => self.moving = Some(shard),
+            Some(Stop::Elsewhere(shard)) => self.moving = Some((shard, SocketKind::Tcp)),
+            Some(Stop::JoinsRdma) => self.moving = Some((shard.config().shard, SocketKind::Rdma)),
             Some(Stop::Broken(_)) => {
                 core.stats.protocol_errors += 1;
                 self.ending = Ending::AfterReplies;
@@ -441,8 +442,8 @@ impl Peer {
         self.end = received.len();
     }
 
-    /// The shard that the connection goes to now: nothing of it is under way.
-    fn moves_to(&self) -> Option<ShardId> {
+    /// Where the connection goes now: nothing of it is under way.
+    fn moves_to(&self) -> Option<(ShardId, SocketKind)> {
         let is_quiet = !self.is_sending && self.sending.is_empty() && self.queued.is_empty();
         self.moving.filter(|_| is_quiet && self.ending == Ending::No && self.receiving == Receiving::Nothing)
     }

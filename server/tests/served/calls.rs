@@ -1,13 +1,13 @@
 //! Each call of the client, over each transport, with one and with two shards.
 
-use crate::support::TestServer;
+use crate::support::{TestServer, transports};
 use lanner_client::{Client, Error, Freshness, PutOptions, Range};
 
-/// Runs `test` over both transports, against one shard and against two.
+/// Runs `test` over each transport, against one shard and against two.
 fn everywhere(test: impl Fn(&Client)) {
     for shards in ["1", "2"] {
         let server = TestServer::start(&["--shards", shards]);
-        for transport in ["tcp", "shm"] {
+        for transport in transports() {
             test(&server.client(transport));
         }
     }

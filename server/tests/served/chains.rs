@@ -1,7 +1,7 @@
 //! Chains of blocks: stored with their parents, matched in one round trip, over each transport, with one and with two shards.
 
 use crate::hostile::{error_and_end, frame, introduced, request};
-use crate::support::TestServer;
+use crate::support::{TestServer, transports};
 use lanner_client::{Client, Error, Freshness, PutOptions, Range, Snapshot, chain};
 use lanner_shared::chain::{GroupPrefix, MAX_CHAIN_BLOCKS};
 use lanner_shared::wire::{Opcode, match_chain};
@@ -15,7 +15,7 @@ fn everywhere(test: impl Fn(&Client)) {
 fn everywhere_by_name(test: impl Fn(&Client, &str)) {
     for shards in ["1", "2"] {
         let server = TestServer::start(&["--shards", shards]);
-        for transport in ["tcp", "shm"] {
+        for transport in transports() {
             let client = server.client(transport);
             test(&client, transport);
         }

@@ -1,6 +1,6 @@
 //! Engram tables and sharded tensors in a real store.
 
-use crate::support::TestServer;
+use crate::support::{TestServer, transports};
 use lanner_client::{
     Dtype, EngramConfig, EngramError, EngramSet, EngramStore, Freshness, RowFormat, RowIds, ShardedTensor,
     TensorError, TensorSpec,
@@ -33,7 +33,7 @@ fn expected(layer: u32, ids: &[i64]) -> Vec<u8> {
 fn rows_are_looked_up_by_one_layer_and_by_many() {
     for shards in ["1", "2"] {
         let server = TestServer::start(&["--shards", shards]);
-        for transport in ["tcp", "shm"] {
+        for transport in transports() {
             let client = server.client(transport);
             let stores = [1, 14].map(|layer| EngramStore::new(client.clone(), config(layer)).unwrap());
             let ids = [3, 18, 22, 16, 0, 1];
@@ -85,7 +85,7 @@ fn populating_is_all_or_nothing() {
 #[test]
 fn a_replaced_table_is_seen_at_once_when_checked_and_after_a_lease_when_not() {
     let server = TestServer::start(&["--lease-ttl", "300ms"]);
-    for transport in ["tcp", "shm"] {
+    for transport in transports() {
         let client = server.client(transport);
         let store = EngramStore::new(client.clone(), config(6)).unwrap();
         store.remove_from_store(true).unwrap();
@@ -135,7 +135,7 @@ fn threads_share_one_store() {
 #[test]
 fn a_tensor_written_by_one_group_is_read_by_another() {
     let server = TestServer::start(&["--shards", "2"]);
-    for transport in ["tcp", "shm"] {
+    for transport in transports() {
         let client = server.client(transport);
         let shape = [12, 10];
         let spec = TensorSpec::evenly("w", Dtype::Int16, &shape, 1, 4);

@@ -1,6 +1,6 @@
 //! Clients and servers that end and begin again: what is lost is said, what was read is right, nobody has to be restarted.
 
-use crate::support::TestServer;
+use crate::support::{TestServer, transports};
 use lanner_client::{Client, Clock, Error, Freshness, PutOptions, Range};
 use lanner_shared::wire::Opcode;
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn soon<T>(mut attempt: impl FnMut() -> Result<T, Error>) -> T {
 fn a_client_outlives_its_server() {
     // Scenario 13: errors while the server is away, each within bounded time; then everything works by itself. And nothing
     // of the server's earlier life is ever read.
-    for transport in ["tcp", "shm"] {
+    for transport in transports() {
         let server = TestServer::start(&[]);
         let address = server.address().to_string();
         let client = server.client(transport);
@@ -50,7 +50,7 @@ fn a_client_outlives_its_server() {
 
 #[test]
 fn a_quick_restart_between_two_calls_goes_unnoticed_by_neither() {
-    for transport in ["tcp", "shm"] {
+    for transport in transports() {
         let server = TestServer::start(&["--shards", "1"]);
         let address = server.address().to_string();
         let client = server.client(transport);
@@ -95,7 +95,7 @@ fn a_writer_that_dies_half_way_leaves_nothing_behind() {
 fn threads_that_put_the_same_keys_get_an_answer_for_each() {
     // Scenario 7.
     let server = TestServer::start(&["--shards", "2"]);
-    for transport in ["tcp", "shm"] {
+    for transport in transports() {
         let client = server.client(transport);
         let keys: Vec<String> = (0..500).map(|i| format!("{transport} {i}")).collect();
         let stored: usize = std::thread::scope(|scope| {
@@ -151,7 +151,7 @@ fn connections_are_few_and_stay() {
 #[test]
 fn a_client_that_ends_gives_its_connections_back() {
     let server = TestServer::start(&[]);
-    for transport in ["tcp", "shm"] {
+    for transport in transports() {
         for _ in 0..3 {
             let client: Client = server.client(transport);
             let in_thread = client.clone();
@@ -183,7 +183,7 @@ fn a_path_that_swallows_packets_costs_one_call() {
 
 #[test]
 fn keys_spread_over_two_servers_and_one_of_them_may_end() {
-    for transport in ["tcp", "shm"] {
+    for transport in transports() {
         let servers = [TestServer::start(&["--shards", "2"]), TestServer::start(&[])];
         let addresses = servers.each_ref().map(|server| server.address().to_string());
         let url = |addresses: [&String; 2]| {

@@ -17,6 +17,18 @@ fn own_address() -> String {
     format!("127.0.{}.{}:0", 1 + number / 250, 1 + number % 250)
 }
 
+/// Where the guest of `scripts/rdma-vm` has its first device; clients find the second one by themselves.
+fn rdma_address() -> Option<String> {
+    std::env::var("RDMA_VM_IP0").ok().filter(|_| lanner_rdma::HAS_VERBS)
+}
+
+/// The transports that there are here: RDMA in a guest that has devices for it.
+pub fn transports() -> Vec<&'static str> {
+    let mut all = vec!["tcp", "shm"];
+    all.extend(rdma_address().map(|_| "rdma"));
+    all
+}
+
 /// A server that ends with the test.
 pub struct TestServer {
     running: Option<Running>,
@@ -27,7 +39,7 @@ impl TestServer {
     /// Starts a server with these flags beside the ones that every test wants.
     pub fn start(flags: &[&str]) -> TestServer {
         let mut line = vec!["lanner-server", "--admin", "off", "--huge-pages", "off"];
-        let listen = own_address();
+        let listen = rdma_address().map_or_else(own_address, |address| format!("{address}:0"));
         if !flags.contains(&"--listen") {
             line.extend(["--listen", &listen]);
         }

@@ -41,11 +41,15 @@ pub enum Opcode {
     LongestPrefix = 10,
     /// [`super::match_chain`]
     MatchChain = 11,
+    /// [`super::get`], of which long values stay where they are.
+    Fetch = 12,
+    /// [`super::join_rdma`]
+    JoinRdma = 13,
 }
 
 impl Opcode {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Opcode; 11] = [
+    pub const ALL: [Opcode; 13] = [
         Opcode::Put,
         Opcode::Get,
         Opcode::Query,
@@ -57,6 +61,8 @@ impl Opcode {
         Opcode::Stats,
         Opcode::LongestPrefix,
         Opcode::MatchChain,
+        Opcode::Fetch,
+        Opcode::JoinRdma,
     ];
 
     /// The operation's name in metrics and logs.
@@ -74,6 +80,8 @@ impl Opcode {
             Opcode::Stats => "stats",
             Opcode::LongestPrefix => "longest_prefix",
             Opcode::MatchChain => "match_chain",
+            Opcode::Fetch => "fetch",
+            Opcode::JoinRdma => "join_rdma",
         }
     }
 
@@ -86,7 +94,7 @@ impl Opcode {
     /// Whether an answer grants leases, which both sides then count from a time of their own.
     #[must_use]
     pub fn grants_leases(self) -> bool {
-        matches!(self, Opcode::Get | Opcode::Query | Opcode::ReadRanges | Opcode::MatchChain)
+        matches!(self, Opcode::Get | Opcode::Query | Opcode::ReadRanges | Opcode::MatchChain | Opcode::Fetch)
     }
 
     #[inline]

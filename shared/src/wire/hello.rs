@@ -18,6 +18,8 @@ pub const HELLO_MAGIC: [u8; 8] = *b"LANNER\r\n";
 pub const MAX_TENANT_BYTES: usize = 63;
 /// The longest path of a Unix socket (`sun_path` less its terminator).
 pub const MAX_SOCKET_PATH_BYTES: usize = 107;
+/// In [`Welcome::offers`]: a TCP connection may become an RDMA one by [`super::join_rdma`].
+pub const OFFERS_RDMA: u32 = 1;
 /// In [`Hello::shard`]: any shard will do.
 pub const ANY_SHARD: u16 = u16::MAX;
 
@@ -71,8 +73,8 @@ pub struct Welcome {
     pub socket_path_bytes: le::U32,
     /// The Unix socket that hands out shared memory.
     pub socket_path: [u8; 108],
-    /// Zero.
-    pub reserved2: le::U32,
+    /// [`OFFERS_RDMA`] or 0; servers of before RDMA sent 0.
+    pub offers: le::U32,
     /// The challenge to answer; all zero if the handshake is done.
     pub challenge: [u8; CHALLENGE_BYTES],
     /// The numbers of the error, if there is one.
@@ -184,6 +186,12 @@ impl Welcome {
     pub fn socket_path(&self) -> Option<&[u8]> {
         let length = self.socket_path_bytes.get() as usize;
         self.socket_path.get(..length).filter(|path| !path.is_empty())
+    }
+
+    /// Whether a TCP connection may become an RDMA one.
+    #[must_use]
+    pub fn offers_rdma(&self) -> bool {
+        self.offers.get() & OFFERS_RDMA != 0
     }
 
     /// What the replies of this server's life carry.

@@ -8,6 +8,8 @@
 //! |---|---|---|---|
 //! | [`put`] | [`put::PutBody`], ([`put::ChainBody`]), group, (parent,) key; payload: the value | none | none |
 //! | [`get`] | [`get::GetBody`], keys | a [`Descriptor`] for each key | the values found, in order |
+//! | [`get`] as `fetch` | the same | the same | the short values found, in order |
+//! | [`join_rdma`] | [`join_rdma::JoinRdma`] | [`join_rdma::RdmaJoined`] | none |
 //! | [`query`] | keys | a [`Descriptor`] for each key | none |
 //! | [`match_chain`] | groups: [`match_chain::GroupHead`], keys | blocks found of each group, a [`Descriptor`] for each | none |
 //! | [`exists`], [`remove`] | keys | a byte for each key | none |
@@ -26,6 +28,7 @@ pub mod exists;
 pub mod get;
 pub mod header;
 pub mod hello;
+pub mod join_rdma;
 pub mod keys;
 pub mod list;
 pub mod longest_prefix;

@@ -1,0 +1,338 @@
+//! The link: one queue pair, its completion queue, and the registered memory that belongs to them.
+//!
+//! ```text
+//! buffer:  │ receives: 32 messages │ sends: 8 messages │ staging 0: 256 KiB │ staging 1: 256 KiB │
+//! ```
+//!
+//! | part | in the device's hands | in this side's |
+//! |---|---|---|
+//! | a receive | from its post on | from its completion until all its bytes were taken |
+//! | a send | from its post on | from its completion on |
+//! | a staging | from the post of its list on | from the completion of the list's last READ until it's given back |
+
+use crate::connection::Broken;
+use crate::connection::backoff::Backoff;
+use lanner_rdma::planner::{Limits, Plan};
+use lanner_rdma::queue_pair::PostId;
+use lanner_rdma::verbs::VerbsError;
+use lanner_rdma::verbs::completion::{Completion, CompletionQueue, WorkStatus};
+use lanner_rdma::verbs::connection::QueuePairOptions;
+use lanner_rdma::verbs::device::Domain;
+use lanner_rdma::verbs::memory::{Access, Buffer};
+use lanner_rdma::verbs::queue_pair::{QueuePair, RECEIVE, RemoteRegion};
+use lanner_shared::time::Clock;
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+/// Bytes of a message that this side takes.
+pub(crate) const MESSAGE_BYTES: usize = 8 << 10;
+/// Messages that there is room for. More answers than these wait at the server.
+const RECEIVES: u32 = 32;
+/// Requests that are under way at a time and are too long to be sent inline.
+const SENDS: u32 = 8;
+/// Posts under way at a time: the READs of 8 tokens of 48 rows fit one list.
+const POSTS: u32 = 512;
+/// Bytes of a message that need no place of their own, where the device can do that.
+const INLINE_BYTES: u32 = 220;
+/// Local segments of a READ.
+const SEGMENTS: u32 = 4;
+/// Lists of READs that are under way at a time.
+const STAGINGS: usize = 2;
+/// Bytes that one list reads.
+pub(crate) const STAGING_BYTES: usize = 256 << 10;
+
+const SENDS_AT: usize = RECEIVES as usize * MESSAGE_BYTES;
+const STAGINGS_AT: usize = SENDS_AT + SENDS as usize * MESSAGE_BYTES;
+const BUFFER_BYTES: usize = STAGINGS_AT + STAGINGS * STAGING_BYTES;
+/// Each post, and each receive, completes at most once.
+const COMPLETIONS: u32 = POSTS + RECEIVES;
+
+/// A link. Fields are dropped in order: the queue pair first, after which the device uses nothing of this any more.
+#[derive(Debug)]
+pub(crate) struct RdmaLink {
+    queue_pair: QueuePair,
+    completions: Arc<CompletionQueue>,
+    buffer: Buffer,
+    remote: RemoteRegion,
+    /// The TCP connection that this one was made from. Its end is the server's end.
+    control: TcpStream,
+    /// Messages that came: which, bytes taken, bytes.
+    received: VecDeque<(u64, usize, usize)>,
+    free_sends: Vec<u32>,
+    in_flight: VecDeque<(PostId, u32)>,
+    stagings: [Staging; STAGINGS],
+    plan: Plan,
+    /// The longest message that the server takes.
+    message_bytes: usize,
+    /// What has failed, if something has.
+    failure: Option<WorkStatus>,
+    /// Something has completed as it should.
+    has_worked: bool,
+    backoff: Arc<Backoff>,
+}
+
+/// Where the bytes of a list of READs go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Staging {
+    Free,
+    Reading(PostId),
+}
+
+/// A staging that holds a list, until it's given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StagingId(usize);
+
+/// A list of READs being put together.
+pub(crate) struct ListBuilder<'a> {
+    link: &'a mut RdmaLink,
+    staging: StagingId,
+    limits: Limits,
+    bytes: usize,
+}
+
+impl RdmaLink {
+    /// A link whose peer isn't known yet, with room for its first messages posted. `control` is the connection that it's made from.
+    pub fn new(
+        domain: &Arc<Domain>,
+        control: TcpStream,
+        first_packet: u32,
+        backoff: Arc<Backoff>,
+    ) -> Result<RdmaLink, VerbsError> {
+        let completions = CompletionQueue::new(domain.device(), COMPLETIONS)?;
+        let buffer = Buffer::new(domain, BUFFER_BYTES, Access::Local)?;
+        let options = QueuePairOptions {
+            sends: POSTS,
+            receives: RECEIVES,
+            inline_bytes: INLINE_BYTES,
+            segments: SEGMENTS,
+            shared: None,
+            answers_reads: false,
+        };
+        let queue_pair = QueuePair::new(domain, &completions, options, first_packet)?;
+        let mut link = RdmaLink {
+            queue_pair,
+            completions,
+            buffer,
+            remote: RemoteRegion { address: 0, length: 0, key: 0 },
+            control,
+            received: VecDeque::with_capacity(RECEIVES as usize),
+            free_sends: (0..SENDS).collect(),
+            in_flight: VecDeque::with_capacity(SENDS as usize),
+            stagings: [Staging::Free; STAGINGS],
+            plan: Plan::default(),
+            message_bytes: MESSAGE_BYTES,
+            failure: None,
+            has_worked: false,
+            backoff,
+        };
+        (0..u64::from(RECEIVES)).try_for_each(|index| link.post_receive(RECEIVE | index))?;
+        Ok(link)
+    }
+
+    pub fn queue_pair_mut(&mut self) -> &mut QueuePair {
+        &mut self.queue_pair
+    }
+
+    /// What the server has said of itself.
+    pub fn meet(&mut self, remote: RemoteRegion, message_bytes: usize) {
+        self.remote = remote;
+        self.message_bytes = message_bytes.min(MESSAGE_BYTES);
+    }
+
+    fn post_receive(&mut self, receive: u64) -> Result<(), VerbsError> {
+        let offset = (receive & !RECEIVE) * MESSAGE_BYTES as u64;
+        // SAFETY: the message's bytes are read only between its completion and its next post, and the buffer is dropped behind the queue
+        // pair.
+        unsafe { self.queue_pair.post_receive(receive, self.buffer.region(), offset, MESSAGE_BYTES as u32) }
+    }
+
+    /// Takes what has completed.
+    #[inline]
+    pub fn poll(&mut self) -> Result<(), Broken> {
+        let completions = self.completions.clone();
+        completions.poll(|completion| self.take(&completion));
+        if self.failure.is_some() || !self.queue_pair.state().takes_sends() {
+            return Err(Broken::Closed);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn take(&mut self, completion: &Completion) {
+        if completion.id & RECEIVE != 0 {
+            if completion.status.is_success() {
+                let length = (completion.bytes as usize).min(MESSAGE_BYTES);
+                self.received.push_back((completion.id, 0, length));
+            } else {
+                self.fail(completion.status);
+            }
+            return;
+        }
+        if !self.queue_pair.completed(completion) {
+            self.fail(completion.status);
+            return;
+        }
+        self.has_worked = true;
+        while let Some((id, place)) = self.in_flight.front().copied()
+            && self.queue_pair.is_done(id)
+        {
+            self.in_flight.pop_front();
+            self.free_sends.push(place);
+        }
+    }
+
+    /// The first failure says why; those behind it only that everything else was given up.
+    #[cold]
+    fn fail(&mut self, status: WorkStatus) {
+        if self.failure.is_none() {
+            self.failure = Some(status);
+            self.backoff.failed(Clock.now(), self.has_worked);
+        }
+        self.queue_pair.fail();
+    }
+
+    /// Whether the server is still there, as far as the system knows.
+    pub fn is_peer_there(&self) -> bool {
+        // The server says nothing more over this socket, so anything to be read is its end.
+        let mut byte = [0; 1];
+        let flags = rustix::net::RecvFlags::DONTWAIT | rustix::net::RecvFlags::PEEK;
+        matches!(rustix::net::recv(&self.control, &mut byte, flags), Err(rustix::io::Errno::WOULDBLOCK))
+    }
+
+    /// Asks to be woken by the next completion. Whether the thread may sleep: none has come in the meantime.
+    pub fn prepare_to_sleep(&mut self) -> bool {
+        self.completions.request_event();
+        let completions = self.completions.clone();
+        let count = completions.poll(|completion| self.take(&completion));
+        count == 0 && self.received.is_empty() && self.failure.is_none()
+    }
+
+    /// What to sleep on: a completion, or the end of the server.
+    pub fn wake_sources(&self) -> [BorrowedFd<'_>; 2] {
+        [self.completions.event_source(), self.control.as_fd()]
+    }
+
+    /// Takes back [`RdmaLink::prepare_to_sleep`]. Whether the server is still there.
+    pub fn after_sleep(&mut self) -> bool {
+        self.completions.take_events();
+        self.is_peer_there()
+    }
+
+    /// Begins a list of READs, if there is room for one.
+    #[inline]
+    pub fn begin_list(&mut self) -> Option<ListBuilder<'_>> {
+        let free = self.stagings.iter().position(|staging| *staging == Staging::Free)?;
+        let limits = self.queue_pair.limits();
+        if limits.reads == 0 {
+            return None;
+        }
+        self.plan.clear();
+        Some(ListBuilder { link: self, staging: StagingId(free), limits, bytes: 0 })
+    }
+
+    /// Whether a list has been read.
+    #[inline]
+    pub fn is_read(&self, staging: StagingId) -> bool {
+        matches!(self.stagings[staging.0], Staging::Reading(id) if self.queue_pair.is_done(id))
+    }
+
+    /// Copies bytes of a list that has been read.
+    #[inline]
+    pub fn copy_out(&self, staging: StagingId, from: usize, target: &mut [u8]) {
+        debug_assert!(self.is_read(staging) && from + target.len() <= STAGING_BYTES);
+        self.buffer.read(staging_at(staging) + from, target);
+    }
+
+    /// Gives a staging back whose list has been read.
+    #[inline]
+    pub fn give_back(&mut self, staging: StagingId) {
+        debug_assert!(self.is_read(staging));
+        self.stagings[staging.0] = Staging::Free;
+    }
+}
+
+fn staging_at(staging: StagingId) -> usize {
+    STAGINGS_AT + staging.0 * STAGING_BYTES
+}
+
+impl ListBuilder<'_> {
+    /// Adds bytes of the segment, behind those that were added before. How many were taken: fewer than asked for means that the list is full.
+    #[inline]
+    pub fn push(&mut self, remote_offset: u64, length: u64) -> u64 {
+        let length = length.min((STAGING_BYTES - self.bytes) as u64);
+        let local_offset = (staging_at(self.staging) + self.bytes) as u64;
+        let piece = lanner_rdma::planner::Piece { remote_offset, length, local_offset };
+        let taken = self.link.plan.push(piece, &self.limits);
+        self.bytes += taken as usize;
+        taken
+    }
+
+    /// Posts the list: one doorbell, one completion. A list of nothing isn't posted.
+    #[inline]
+    pub fn post(self) -> Result<Option<StagingId>, Broken> {
+        let link = self.link;
+        if link.plan.reads().is_empty() {
+            return Ok(None);
+        }
+        // SAFETY: the staging's bytes are read only once its list is done (`copy_out`), it isn't used for another before it's given back,
+        // and the buffer is dropped behind the queue pair.
+        let posted = unsafe { link.queue_pair.post_reads(&link.plan, link.buffer.region(), &link.remote) };
+        let id = posted.map_err(|_| Broken::Closed)?;
+        link.stagings[self.staging.0] = Staging::Reading(id);
+        Ok(Some(self.staging))
+    }
+}
+
+impl Read for RdmaLink {
+    #[inline]
+    fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
+        if self.received.is_empty() && self.poll().is_err() && self.received.is_empty() {
+            // The end of the stream.
+            return Ok(0);
+        }
+        let Some((receive, taken, length)) = self.received.front().copied() else {
+            return Err(io::ErrorKind::WouldBlock.into());
+        };
+        let count = target.len().min(length - taken);
+        let at = (receive & !RECEIVE) as usize * MESSAGE_BYTES;
+        self.buffer.read(at + taken, &mut target[..count]);
+        if taken + count < length {
+            self.received[0].1 = taken + count;
+        } else {
+            self.received.pop_front();
+            self.post_receive(receive).map_err(io::Error::other)?;
+        }
+        Ok(count)
+    }
+}
+
+impl Write for RdmaLink {
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.queue_pair.room() == 0 || self.free_sends.is_empty() {
+            self.poll().map_err(|_| io::ErrorKind::BrokenPipe)?;
+        }
+        if self.queue_pair.room() == 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let count = bytes.len().min(self.message_bytes);
+        if count <= self.queue_pair.inline_bytes() {
+            self.queue_pair.post_inline(&bytes[..count]).map_err(io::Error::other)?;
+            return Ok(count);
+        }
+        let Some(place) = self.free_sends.pop() else { return Err(io::ErrorKind::WouldBlock.into()) };
+        let at = SENDS_AT + place as usize * MESSAGE_BYTES;
+        self.buffer.write(at, &bytes[..count]);
+        // SAFETY: the place isn't written again before its completion was taken, and the buffer is dropped behind the queue pair.
+        let posted = unsafe { self.queue_pair.post_message(self.buffer.region(), at as u64, count as u32) };
+        self.in_flight.push_back((posted.map_err(io::Error::other)?, place));
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,10 @@
+//! A connection over RDMA, the client's side: frames in messages, and one-sided reads of the segment.
+//!
+//! [`link::RdmaLink`] is a stream of bytes, so that the code that frames a socket's bytes frames these too; [`super::reader`] cuts a call's ranges
+//! into lists of READs; [`join`] makes a link out of a TCP connection.
+//!
+//! The device writes to the link's own buffers only, never to a caller's (but see [`crate::Registered`]), so a call may be dropped or
+//! forgotten at any time.
+
+pub(crate) mod join;
+pub(crate) mod link;

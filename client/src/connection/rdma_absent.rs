@@ -1,0 +1,113 @@
+//! In place of `rdma` in a build without that feature: a link that there never is.
+
+/// The link that there never is.
+pub(crate) mod link {
+    use crate::connection::Broken;
+    use std::io::{self, Read, Write};
+    use std::os::fd::BorrowedFd;
+
+    /// Has no values.
+    #[derive(Debug)]
+    pub(crate) enum RdmaLink {}
+
+    /// Has no values.
+    #[derive(Clone, Copy, Debug)]
+    pub(crate) enum StagingId {}
+
+    /// Has no values.
+    pub(crate) enum ListBuilder<'a> {
+        #[expect(dead_code, reason = "ties the lifetime")]
+        Never(&'a mut RdmaLink),
+    }
+
+    impl RdmaLink {
+        pub fn poll(&mut self) -> Result<(), Broken> {
+            match *self {}
+        }
+
+        pub fn is_peer_there(&self) -> bool {
+            match *self {}
+        }
+
+        pub fn prepare_to_sleep(&mut self) -> bool {
+            match *self {}
+        }
+
+        pub fn wake_sources(&self) -> [BorrowedFd<'_>; 2] {
+            match *self {}
+        }
+
+        pub fn after_sleep(&mut self) -> bool {
+            match *self {}
+        }
+
+        pub fn begin_list(&mut self) -> Option<ListBuilder<'_>> {
+            match *self {}
+        }
+
+        pub fn is_read(&self, _: StagingId) -> bool {
+            match *self {}
+        }
+
+        pub fn copy_out(&self, _: StagingId, _: usize, _: &mut [u8]) {
+            match *self {}
+        }
+
+        pub fn give_back(&mut self, _: StagingId) {
+            match *self {}
+        }
+    }
+
+    impl ListBuilder<'_> {
+        pub fn push(&mut self, _: u64, _: u64) -> u64 {
+            match self {
+                ListBuilder::Never(link) => match **link {},
+            }
+        }
+
+        pub fn post(self) -> Result<Option<StagingId>, Broken> {
+            match self {
+                ListBuilder::Never(link) => match *link {},
+            }
+        }
+    }
+
+    impl Read for RdmaLink {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            match *self {}
+        }
+    }
+
+    impl Write for RdmaLink {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            match *self {}
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            match *self {}
+        }
+    }
+}
+
+/// The joining that never succeeds.
+pub(crate) mod join {
+    use super::link::RdmaLink;
+    use crate::connection::backoff::Backoff;
+    use lanner_rdma::choice::RdmaChoice;
+    use lanner_shared::wire::hello::Welcome;
+    use lanner_shared::{Error, Result};
+    use std::net::TcpStream;
+    use std::sync::Arc;
+
+    /// Has no values.
+    #[derive(Debug)]
+    pub(crate) enum Domain {}
+
+    pub(crate) fn open_domain(_: &RdmaChoice, _: &TcpStream) -> Result<Arc<Domain>> {
+        Err(Error::System { what: "RDMA unavailable".into(), reason: lanner_rdma::NOT_IN_BUILD.into() })
+    }
+
+    pub(crate) fn join(domain: &Arc<Domain>, _: TcpStream, _: &Welcome, _: Arc<Backoff>) -> Result<RdmaLink> {
+        match **domain {}
+    }
+}

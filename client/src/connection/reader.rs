@@ -1,0 +1,112 @@
+//! A call's one-sided reads from one shard: pieces cut into lists, posted as room allows, and copied to their places once read.
+//!
+//! Nothing of the caller's is written but inside [`Reader::poll`], and only once a list has been read whole.
+
+use super::Broken;
+use super::rdma::link::{RdmaLink, StagingId};
+use smallvec::SmallVec;
+use std::task::Poll;
+
+/// What is to be read, and where it goes.
+pub(crate) trait Pieces {
+    /// How many there are.
+    fn count(&self) -> usize;
+
+    /// First byte in the segment, and number of bytes; `None` for one that isn't read here.
+    fn piece(&self, index: usize) -> Option<(u64, u64)>;
+
+    /// Where `length` bytes of the piece from its byte `from` on belong.
+    fn place(&mut self, index: usize, from: u64, length: usize) -> &mut [u8];
+}
+
+/// How far a call's reads have come. Kept by the call.
+#[derive(Debug, Default)]
+pub(crate) struct Reader {
+    /// What comes next into a list.
+    posted: Position,
+    /// What comes next out of one.
+    copied: Position,
+    /// Posted and not copied yet, in order.
+    lists: SmallVec<[(StagingId, Position); 2]>,
+}
+
+/// A place among the pieces.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Position {
+    piece: usize,
+    /// Bytes of it.
+    from: u64,
+}
+
+impl Reader {
+    /// Copies what has been read, and posts what there is room for. Ready once all is in its place.
+    #[inline]
+    pub fn poll(&mut self, link: &mut RdmaLink, pieces: &mut impl Pieces) -> Result<Poll<()>, Broken> {
+        if !self.lists.is_empty() {
+            link.poll()?;
+        }
+        while let Some((staging, end)) = self.lists.first().copied()
+            && link.is_read(staging)
+        {
+            self.copy(link, pieces, staging, end);
+            link.give_back(staging);
+            self.lists.remove(0);
+        }
+        while self.posted.piece < pieces.count() {
+            let Some(mut list) = link.begin_list() else {
+                if self.lists.is_empty() {
+                    // Other calls have what room there is.
+                    link.poll()?;
+                }
+                return Ok(Poll::Pending);
+            };
+            let end = fill(self.posted, pieces, |offset, length| list.push(offset, length));
+            let is_stuck = end == self.posted;
+            self.posted = end;
+            match list.post()? {
+                Some(staging) => self.lists.push((staging, end)),
+                // Nothing but pieces of no bytes, or of other shards.
+                None if is_stuck => return Err(Broken::Closed),
+                None => self.copied = end,
+            }
+        }
+        Ok(if self.lists.is_empty() { Poll::Ready(()) } else { Poll::Pending })
+    }
+
+    /// Copies a list that has been read to its places.
+    #[inline]
+    fn copy(&mut self, link: &RdmaLink, pieces: &mut impl Pieces, staging: StagingId, end: Position) {
+        let mut at = 0;
+        while self.copied != end {
+            let Position { piece, from } = self.copied;
+            let Some((_, length)) = pieces.piece(piece) else {
+                self.copied = Position { piece: piece + 1, from: 0 };
+                continue;
+            };
+            let is_cut = piece == end.piece;
+            let count = if is_cut { end.from - from } else { length - from } as usize;
+            link.copy_out(staging, at, pieces.place(piece, from, count));
+            at += count;
+            self.copied = if is_cut { end } else { Position { piece: piece + 1, from: 0 } };
+        }
+    }
+}
+
+/// Hands pieces from `start` on to `push` until it takes less than all of one. Where the next list begins.
+#[inline]
+fn fill(start: Position, pieces: &impl Pieces, mut push: impl FnMut(u64, u64) -> u64) -> Position {
+    let mut position = start;
+    while position.piece < pieces.count() {
+        if let Some((offset, length)) = pieces.piece(position.piece)
+            && length > position.from
+        {
+            let missing = length - position.from;
+            let taken = push(offset + position.from, missing);
+            if taken < missing {
+                return Position { from: position.from + taken, ..position };
+            }
+        }
+        position = Position { piece: position.piece + 1, from: 0 };
+    }
+    position
+}

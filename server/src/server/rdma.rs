@@ -1,0 +1,47 @@
+//! Which RDMA device a server uses, decided once for all its cores; each then opens it for itself.
+
+use super::StartError;
+use crate::config::{RdmaChoice, ServerConfig};
+use lanner_rdma::inventory;
+use lanner_rdma::selection::{self, Selection, Wanted};
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+
+/// What was decided.
+#[derive(Debug, Default)]
+pub(super) struct RdmaPlan {
+    /// The device, if there is to be one.
+    pub selection: Option<Selection>,
+    /// What to tell the operator: which and why, or why none.
+    pub remark: Option<String>,
+}
+
+/// Decides. Only reads what the kernel shows.
+pub(super) fn plan(config: &ServerConfig, addresses: &[SocketAddr]) -> Result<RdmaPlan, StartError> {
+    if config.rdma == RdmaChoice::Off {
+        return Ok(RdmaPlan::default());
+    }
+    let addresses: Vec<IpAddr> = addresses.iter().map(SocketAddr::ip).collect();
+    let wanted = Wanted { addresses: &addresses, numa_node: config.numa_node };
+    let chosen = match lanner_rdma::HAS_VERBS {
+        true => selection::choose(&config.rdma, &inventory::devices(Path::new(inventory::ROOT)), wanted)
+            .map_err(|error| error.to_string()),
+        false => Err(lanner_rdma::NOT_IN_BUILD.to_owned()),
+    };
+    match (chosen, &config.rdma) {
+        (Ok(selection), _) => {
+            let Selection { device, port, gid_index, reason, .. } = &selection;
+            let remark = format!("RDMA over {device} port {port} GID {gid_index}: {reason}");
+            Ok(RdmaPlan { remark: Some(remark), selection: Some(selection) })
+        }
+        (Err(reason), RdmaChoice::Auto) => {
+            Ok(RdmaPlan { selection: None, remark: Some(unavailable(&reason)) })
+        }
+        (Err(reason), device) => Err(StartError::Rdma { device: device.to_string(), reason }),
+    }
+}
+
+/// The line that says that there is no RDMA and why.
+pub(super) fn unavailable(reason: &str) -> String {
+    format!("RDMA unavailable: {reason} (--rdma off leaves this line out)")
+}

@@ -1,0 +1,306 @@
+//! RDMA connections of one core: requests and answers in messages, and a segment that clients read without this core.
+//!
+//! ```text
+//! shared receive queue ─► completion queue ─► Inbound ─► Replies ─► messages (inline, or from the tenant's pool)
+//! ```
+//!
+//! Each core opens the device for itself, so no two share a queue, a lock or a key (promise P4). What always holds: a buffer is either the
+//! device's or this side's, and changes hands by a post and a completion only; a connection that ends has its queue pair destroyed
+//! before anything of it is used again; one whose client takes nothing for too long ends.
+
+mod join;
+mod peer;
+mod tenant;
+
+use super::tcp::PEER_TIMEOUT;
+use super::{Core, Transport};
+use crate::config::memory_plan::{RDMA_MESSAGE_BYTES, RDMA_POSTS, RDMA_RECEIVES, RDMA_SENDS};
+use crate::pump::ring::{Operation, OperationKind};
+use crate::shard::Shard;
+use hashbrown::HashMap;
+use lanner_rdma::selection::Selection;
+use lanner_rdma::verbs::VerbsError;
+use lanner_rdma::verbs::completion::{Completion, CompletionQueue};
+use lanner_rdma::verbs::device::{Device, DeviceEvent};
+use lanner_rdma::verbs::queue_pair::RECEIVE;
+use lanner_shared::time::Clock;
+use peer::Peer;
+use slab::Slab;
+use std::sync::Arc;
+use tenant::Tenant;
+
+/// Completions that are taken in a turn, at least, if there are so many.
+const COMPLETIONS_IN_TURN: usize = 128;
+
+/// The RDMA connections of a core. Fields are dropped in order: queue pairs, then what they use.
+#[derive(Debug)]
+pub struct Rdma {
+    peers: Slab<Box<Peer>>,
+    by_queue_pair: HashMap<u32, usize, ahash::RandomState>,
+    tenants: Vec<Tenant>,
+    completions: Arc<CompletionQueue>,
+    device: Arc<Device>,
+    /// Taken and not handled yet.
+    ready: Vec<Completion>,
+    /// Connections that wait for room.
+    waiting: Vec<usize>,
+    /// A message being served, or being put together.
+    scratch: Box<[u8]>,
+    /// As many as the completion queue has room for.
+    most_peers: usize,
+}
+
+impl Rdma {
+    /// Opens the device that was chosen and registers the segments of `shards`, one for each tenant. Blocks.
+    ///
+    /// # Errors
+    /// What is in the way, and the way out.
+    pub fn open(selection: &Selection, shards: &mut [Shard], max_connections: u32) -> Result<Rdma, String> {
+        Self::open_device(selection, shards, max_connections).map_err(|error| error.to_string())
+    }
+
+    fn open_device(selection: &Selection, shards: &mut [Shard], most: u32) -> Result<Rdma, VerbsError> {
+        let device = Device::open(selection.clone())?;
+        // Whatever is posted may complete before this side looks; a queue that overflows would take all connections with it.
+        let for_tenants = shards.len() as u32 * (RDMA_RECEIVES + RDMA_SENDS);
+        let room = device.limits.completions.saturating_sub(for_tenants) / RDMA_POSTS;
+        let most_peers = most.min(room);
+        let completions = CompletionQueue::new(&device, for_tenants + most_peers * RDMA_POSTS)?;
+        let tenants = shards.iter_mut().enumerate().map(|(index, shard)| Tenant::new(&device, index, shard));
+        Ok(Rdma {
+            tenants: tenants.collect::<Result<_, _>>()?,
+            peers: Slab::new(),
+            by_queue_pair: HashMap::default(),
+            completions,
+            device,
+            ready: Vec::with_capacity(COMPLETIONS_IN_TURN),
+            waiting: Vec::new(),
+            scratch: vec![0; RDMA_MESSAGE_BYTES].into_boxed_slice(),
+            most_peers: most_peers as usize,
+        })
+    }
+
+    /// Begins to watch the device.
+    pub fn start(&mut self, core: &mut Core) {
+        self.watch_completions(core);
+        self.watch_device(core);
+    }
+
+    fn watch_completions(&self, core: &mut Core) {
+        let operation = Operation { kind: OperationKind::RdmaCompletion, index: 0 };
+        core.ring.watch(self.completions.event_source(), operation);
+    }
+
+    fn watch_device(&self, core: &mut Core) {
+        let operation = Operation { kind: OperationKind::RdmaDevice, index: 0 };
+        match self.device.event_source() {
+            Ok(source) => core.ring.watch(source, operation),
+            Err(error) => tracing::warn!(%error, "what the RDMA device says by itself can't be heard"),
+        }
+    }
+
+    /// Asks to be woken by the next completion, for a core that is about to sleep. Whether it must not, because there is one already.
+    pub fn has_work_when_armed(&mut self) -> bool {
+        if self.peers.is_empty() {
+            return false;
+        }
+        self.completions.request_event();
+        self.completions.poll(|completion| self.ready.push(completion));
+        !self.ready.is_empty()
+    }
+
+    /// What the device says by itself.
+    fn hear_device(&mut self, core: &mut Core) {
+        while let Some(event) = self.device.next_event() {
+            let device = &self.device.selection.device;
+            match event {
+                DeviceEvent::Gone => {
+                    tracing::error!(%device, "the RDMA device has gone; clients go on over TCP, and RDMA is back when the server is started again");
+                    core.identity.withdraw_rdma();
+                    let all: Vec<usize> = self.peers.iter().map(|(index, _)| index).collect();
+                    all.into_iter().for_each(|index| self.fail(core, index));
+                }
+                DeviceEvent::Port(true) => tracing::info!(%device, "the RDMA port is up"),
+                DeviceEvent::Port(false) => {
+                    tracing::warn!(%device, "the RDMA port is down; what is under way fails if it stays so");
+                }
+                DeviceEvent::Other => {}
+            }
+        }
+    }
+
+    /// Takes the completions that there are.
+    #[inline]
+    fn take_completions(&mut self) {
+        while self.ready.len() < COMPLETIONS_IN_TURN {
+            if self.completions.poll(|completion| self.ready.push(completion)) == 0 {
+                break;
+            }
+        }
+    }
+
+    fn handle(&mut self, core: &mut Core, completion: Completion) {
+        let index = self.by_queue_pair.get(&completion.queue_pair).copied();
+        if completion.id & RECEIVE != 0 {
+            let buffer = completion.id;
+            let tenant = tenant_of(buffer);
+            match index {
+                Some(index) if completion.status.is_success() => {
+                    let length = (completion.bytes as usize).min(RDMA_MESSAGE_BYTES);
+                    self.peers[index].backlog.push_back((buffer, 0, length));
+                    self.peers[index].progress = core.now;
+                    self.advance(core, index);
+                }
+                // Of a connection that has ended, or is about to.
+                _ => {
+                    let _ = self.tenants[tenant].receives.post(buffer);
+                    if let Some(index) = index {
+                        self.fail(core, index);
+                    }
+                }
+            }
+            return;
+        }
+        let Some(index) = index else { return };
+        let peer = &mut self.peers[index];
+        if peer.sent(&completion, &mut self.tenants[peer.tenant]) {
+            self.advance(core, index);
+        } else {
+            tracing::debug!(reason = completion.status.explain(), "an RDMA connection has failed");
+            self.fail(core, index);
+        }
+    }
+
+    /// Serves what has come, and sends what was answered.
+    fn advance(&mut self, core: &mut Core, index: usize) {
+        let peer = &mut self.peers[index];
+        let tenant = &mut self.tenants[peer.tenant];
+        let scratch = &mut self.scratch;
+        loop {
+            peer.serve(core, tenant, scratch);
+            if !peer.flush(core, tenant, scratch) {
+                return self.fail(core, index);
+            }
+            // Answers that were sent have made room for more.
+            if peer.backlog.is_empty() || peer.replies.is_full() {
+                break;
+            }
+        }
+        if peer.is_waiting() && !self.waiting.contains(&index) {
+            self.waiting.push(index);
+        }
+    }
+
+    /// A connection of which something has failed.
+    #[cold]
+    fn fail(&mut self, core: &mut Core, index: usize) {
+        core.stats.rdma_failures += 1;
+        self.end(index);
+    }
+
+    /// Destroys a connection's queue pair. Completions of it that were taken already find nobody any more.
+    #[cold]
+    fn end(&mut self, index: usize) {
+        let peer = &mut self.peers[index];
+        if let Some(queue_pair) = &mut peer.queue_pair {
+            // From here on it receives nothing more, so what it did receive can be seen to.
+            queue_pair.fail();
+            self.by_queue_pair.remove(&queue_pair.number());
+            self.completions.poll(|completion| self.ready.push(completion));
+            peer.end(&mut self.tenants[peer.tenant]);
+        }
+    }
+
+    fn remove(&mut self, core: &mut Core, index: usize) {
+        self.end(index);
+        let mut peer = self.peers.remove(index);
+        self.waiting.retain(|other| *other != index);
+        let shard = &mut core.shards[peer.tenant];
+        peer.replies.drop_all(shard, core.now);
+        shard.peer_gone(peer.caller.peer);
+        core.stats.rdma_connections -= 1;
+        core.stats.connections_closed += 1;
+        core.identity.connection_closed();
+    }
+}
+
+impl Transport for Rdma {
+    #[inline]
+    fn poll(&mut self, core: &mut Core) -> bool {
+        if self.peers.is_empty() {
+            return false;
+        }
+        self.take_completions();
+        if self.ready.is_empty() {
+            return false;
+        }
+        // Later than what has arrived was sent (see `Core::now`).
+        core.now = Clock.now();
+        let mut ready = std::mem::take(&mut self.ready);
+        for completion in ready.drain(..) {
+            self.handle(core, completion);
+        }
+        // What was taken meanwhile, by the end of a connection, waits for the next turn.
+        ready.append(&mut self.ready);
+        self.ready = ready;
+        for index in std::mem::take(&mut self.waiting) {
+            if self.peers.contains(index) {
+                self.advance(core, index);
+            }
+        }
+        true
+    }
+
+    fn completed(&mut self, core: &mut Core, completion: crate::pump::ring::Completion) {
+        match completion.operation.kind {
+            OperationKind::RdmaCompletion => {
+                self.completions.take_events();
+                self.watch_completions(core);
+            }
+            OperationKind::RdmaDevice => {
+                self.hear_device(core);
+                self.watch_device(core);
+            }
+            _ => {
+                let index = completion.operation.index as usize;
+                if self.peers.contains(index) {
+                    self.remove(core, index);
+                }
+            }
+        }
+    }
+
+    fn tick(&mut self, core: &mut Core) {
+        let now = core.now;
+        let mut over = Vec::new();
+        for (index, peer) in &mut self.peers {
+            let owes = peer.is_waiting() || peer.inbound.is_mid_frame() || !peer.in_flight.is_empty();
+            if peer.queue_pair.is_none() {
+                continue;
+            }
+            if peer.has_broken_rules && peer.replies.is_empty() && peer.in_flight.is_empty() {
+                core.stats.protocol_errors += 1;
+                over.push(index);
+            } else if !owes {
+                peer.progress = now;
+            } else if now.since(peer.progress) >= PEER_TIMEOUT {
+                core.stats.stalled_peers += 1;
+                over.push(index);
+            }
+        }
+        over.into_iter().for_each(|index| self.end(index));
+    }
+
+    fn has_work(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    fn connections(&self) -> usize {
+        self.peers.len()
+    }
+}
+
+/// The tenant whose queue a receive is of.
+fn tenant_of(receive: u64) -> usize {
+    ((receive & !RECEIVE) >> 32) as usize
+}

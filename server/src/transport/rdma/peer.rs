@@ -1,0 +1,159 @@
+//! One RDMA connection: messages in, frames served, answers out. Called for each completion of its queue pair.
+//!
+//! What a client reads one-sided never comes here: its device and this machine's do that by themselves (promise P2).
+
+use super::tenant::{SendPool, Tenant};
+use crate::config::memory_plan::RDMA_MESSAGE_BYTES;
+use crate::service::Caller;
+use crate::service::inbound::Inbound;
+use crate::service::replies::{Piece, Replies};
+use crate::transport::Core;
+use lanner_rdma::queue_pair::PostId;
+use lanner_rdma::verbs::completion::Completion;
+use lanner_rdma::verbs::queue_pair::QueuePair;
+use lanner_shared::time::Instant;
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+
+/// Pieces that one look at the answers takes. Those behind them go with the next message.
+const PIECES: usize = 64;
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Peer {
+    /// `None` once the connection is ending.
+    pub queue_pair: Option<QueuePair>,
+    /// The TCP connection that this one was made from. Its end is the client's end.
+    pub socket: OwnedFd,
+    pub tenant: usize,
+    pub caller: Caller,
+    pub inbound: Inbound,
+    pub replies: Replies,
+    /// The longest message that the client takes.
+    pub message_bytes: usize,
+    /// Messages that came and aren't served yet, because answers wait: buffer, bytes served, bytes.
+    pub backlog: VecDeque<(u64, usize, usize)>,
+    /// Answers under way, and their places in the pool.
+    pub in_flight: VecDeque<(PostId, u32)>,
+    /// The client broke the protocol: it's told so, and then it ends.
+    pub has_broken_rules: bool,
+    /// When something last moved.
+    pub progress: Instant,
+}
+
+impl Peer {
+    /// Serves what has come, as far as its answers find room.
+    pub fn serve(&mut self, core: &mut Core, tenant: &Tenant, scratch: &mut [u8]) {
+        while let Some((buffer, served, length)) = self.backlog.front().copied() {
+            if !self.has_broken_rules {
+                if self.replies.is_full() {
+                    return;
+                }
+                let message = &mut scratch[..length - served];
+                tenant.receives.read(buffer, served, message);
+                self.caller.is_draining = core.is_draining;
+                let shard = &mut core.shards[self.tenant];
+                let (used, stop) =
+                    self.inbound.feed(shard, core.now, &self.caller, message, &mut self.replies);
+                core.stats.received_bytes += used as u64;
+                self.has_broken_rules |= stop.is_some();
+                if used < length - served && stop.is_none() {
+                    self.backlog[0].1 = served + used;
+                    return;
+                }
+            }
+            self.backlog.pop_front();
+            // Refused only if the buffer was there already, which it isn't.
+            let _ = tenant.receives.post(buffer);
+        }
+    }
+
+    /// Sends answers, as far as there is room for them. Whether the connection still works.
+    pub fn flush(&mut self, core: &mut Core, tenant: &mut Tenant, scratch: &mut [u8]) -> bool {
+        let Some(queue_pair) = self.queue_pair.as_mut() else { return true };
+        let longest = self.message_bytes.min(RDMA_MESSAGE_BYTES);
+        while !self.replies.is_empty() && queue_pair.room() > 0 {
+            let shard = &mut core.shards[self.tenant];
+            // A message of more than fits inline needs a place; without one even a short one waits, to keep the order simple.
+            if !tenant.sends.has_room() {
+                return true;
+            }
+            let length = gather(&mut self.replies, shard, &mut scratch[..longest]);
+            let message = &scratch[..length];
+            let posted = if length <= queue_pair.inline_bytes() {
+                queue_pair.post_inline(message).map(drop)
+            } else {
+                let Some(place) = tenant.sends.fill(message) else { return true };
+                // SAFETY: the place isn't written before its completion was taken, and the pool lives as long as the tenant, which is
+                // dropped behind all queue pairs.
+                let posted = unsafe {
+                    queue_pair.post_message(tenant.sends.region(), SendPool::offset(place), length as u32)
+                };
+                posted
+                    .map(|id| self.in_flight.push_back((id, place)))
+                    .inspect_err(|_| tenant.sends.free(place))
+            };
+            if let Err(error) = posted {
+                tracing::warn!(%error, "an answer couldn't be sent over RDMA; the client is told by the end of its connection");
+                return false;
+            }
+            core.stats.sent_bytes += length as u64;
+            self.replies.sent(shard, core.now, length as u64);
+            self.progress = core.now;
+        }
+        true
+    }
+
+    /// A send has completed. Whether the connection still works.
+    pub fn sent(&mut self, completion: &Completion, tenant: &mut Tenant) -> bool {
+        let Some(queue_pair) = self.queue_pair.as_mut() else { return true };
+        if !queue_pair.completed(completion) {
+            return false;
+        }
+        while let Some((id, place)) = self.in_flight.front().copied()
+            && queue_pair.is_done(id)
+        {
+            self.in_flight.pop_front();
+            tenant.sends.free(place);
+        }
+        true
+    }
+
+    /// Whether something waits for room that only other connections' completions make.
+    pub fn is_waiting(&self) -> bool {
+        self.queue_pair.is_some() && (!self.replies.is_empty() || !self.backlog.is_empty())
+    }
+
+    /// Lets go of everything that the device had. From here on it reads and writes nothing of this connection's.
+    pub fn end(&mut self, tenant: &mut Tenant) {
+        if self.queue_pair.take().is_some() {
+            self.in_flight.drain(..).for_each(|(_, place)| tenant.sends.free(place));
+            for (buffer, _, _) in self.backlog.drain(..) {
+                let _ = tenant.receives.post(buffer);
+            }
+            // The watcher of the socket then takes the connection out of the table.
+            let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        }
+    }
+}
+
+/// Copies the answers' next bytes to `message`, and returns how many.
+fn gather(replies: &mut Replies, shard: &crate::shard::Shard, message: &mut [u8]) -> usize {
+    let pieces: SmallVec<[Piece; PIECES]> = replies.pieces().take(PIECES).collect();
+    let mut length = 0;
+    for piece in pieces {
+        let bytes = match piece {
+            Piece::Bytes { start, length } => replies.bytes(start, length),
+            // Pinned pieces were checked when they were queued.
+            Piece::Extent { offset, length, .. } => shard.segment().slice(offset, length).unwrap_or_default(),
+        };
+        let count = bytes.len().min(message.len() - length);
+        message[length..length + count].copy_from_slice(&bytes[..count]);
+        length += count;
+        if length == message.len() {
+            break;
+        }
+    }
+    length
+}
