@@ -450,9 +450,9 @@ mod tests {
             Error::Malformed { reason: Malformation::Order, detail: 9 },
             Error::WrongShard { index: 1, owner: 2, asked: 3 },
             Error::ShuttingDown,
+            Error::Overloaded { what: Limit::QueuePairs, limit: 9 },
             Error::PutGivenUp { millis: 30_000 },
             Error::Overloaded { what: Limit::Transfers, limit: 65_535 },
-            Error::Overloaded { what: Limit::QueuePairs, limit: 9 },
         ]
     }
 

@@ -1,6 +1,6 @@
 //! Leases, pins and eviction against real time: the scenarios in which stores of this kind returned foreign bytes, or filled up.
 
-use crate::support::TestServer;
+use crate::support::{TestServer, transports};
 use lanner_client::{Client, Clock, Error, Freshness, Pin, PutOptions, Range};
 use std::io::Read;
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn fill(client: &Client, megabytes: usize) {
 fn a_snapshot_reads_the_old_bytes_while_its_lease_runs_and_says_so_when_it_has_ended() {
     // Scenario 12: the object is removed and the whole store overwritten behind the snapshot's back.
     let server = TestServer::start(&["--lease-ttl", "400ms", "--memory", "16MiB"]);
-    for transport in ["tcp", "shm"] {
+    for transport in transports() {
         let client = server.client(transport);
         client.upsert(KEY, &vec![0x11; 1 << 20]).unwrap();
         let snapshot = client.prepare_snapshot(&[KEY]).unwrap();
