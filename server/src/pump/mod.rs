@@ -44,6 +44,8 @@ use zerocopy::IntoBytes;
 const SPIN: Duration = Duration::from_millis(1);
 /// Empty turns between two looks at the clock.
 const TURNS_PER_LOOK: u32 = 64;
+/// Bytes received between two looks at the clock: as many short puts as take a part of a tick. Other requests look at it themselves.
+const BYTES_PER_LOOK: u64 = 64 << 10;
 /// How often the shards' clean-up runs while there is work.
 const TICK: Duration = Duration::from_millis(1);
 /// The longest sleep: statistics and time-outs of connections are looked at this often even when nothing happens.
@@ -158,10 +160,11 @@ impl Pump {
 
     /// Turns until it's time to look at the clock, and does what that says.
     fn spin(&mut self) {
+        let enough_bytes = self.core.stats.received_bytes + BYTES_PER_LOOK;
         for _ in 0..TURNS_PER_LOOK {
             if self.turn() {
                 self.last_work = self.core.now;
-                if self.core.now >= self.next_tick {
+                if self.core.now >= self.next_tick || self.core.stats.received_bytes >= enough_bytes {
                     break;
                 }
             }

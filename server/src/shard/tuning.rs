@@ -4,8 +4,9 @@
 //! there has been none for a while:
 //!
 //! - **Watermarks** are doubled, up to fourfold, while more than one in twenty evictions is made by a put that waits for it. They cost
-//!   room: four times the default keeps 8 % of the memory free at most. If lowering them brings the harm back, the next try comes twice
-//!   as late.
+//!   room: four times the default keeps 8 % of the memory free at most. So a doubling that doesn't at least halve the part of the
+//!   evictions that puts wait for (they may come faster than anything can be evicted ahead of them) is taken back. If a step back brings the
+//!   harm back, or a doubling was in vain, the next try comes twice as late.
 //! - **Leases** are halved, down to an eighth, while puts are refused and leases hold half of the memory or more: removed, overwritten and
 //!   evicted objects then wait for less time. A lease that was granted stays as long as it was said to be (P1).
 //!
@@ -29,6 +30,8 @@ const LEAST_ON_DEMAND: u64 = 16;
 const CALM_LOOKS: u32 = 60;
 /// The most that becomes of them where steps back brought the harm back.
 const MOST_CALM_LOOKS: u32 = 3_600;
+/// Looks after a doubling of the watermarks by which it has to have helped.
+const TRIAL_LOOKS: u32 = 4;
 /// Decisions kept.
 const DECISIONS_KEPT: usize = 16;
 
@@ -78,39 +81,83 @@ pub struct TuningState {
 /// A setting that is moved from its configured value in steps, and back.
 #[derive(Debug, Clone, Copy)]
 struct Steps {
+    most: u32,
     taken: u32,
-    /// Looks without harm since the last step.
+    /// Looks since the last step.
+    looks: u32,
+    /// Looks without harm since then or since the last harm.
     calm: u32,
-    /// Looks without harm before a step back.
+    /// Looks without harm before a step back, and before a new try after one in vain.
     calm_needed: u32,
-    /// The last step was one back.
-    went_back: bool,
+    last: Step,
+    /// The harm that led to the last step on.
+    harm_before: f64,
+    /// Of all looks since then.
+    harm_since: f64,
+}
+
+/// What a look led to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    None,
+    /// There is harm.
+    On,
+    /// There was none for long.
+    Back,
+    /// The step on didn't help.
+    InVain,
 }
 
 impl Steps {
-    fn new() -> Steps {
-        Steps { taken: 0, calm: 0, calm_needed: CALM_LOOKS, went_back: false }
+    fn new(most: u32) -> Steps {
+        Steps {
+            most,
+            taken: 0,
+            looks: 0,
+            calm: 0,
+            calm_needed: CALM_LOOKS,
+            last: Step::None,
+            harm_before: 0.0,
+            harm_since: 0.0,
+        }
     }
 
-    /// A look; whether it changed the number of steps.
-    fn look(&mut self, is_harmed: bool, most: u32) -> bool {
-        if !is_harmed {
-            self.calm += 1;
-            let goes_back = self.taken > 0 && self.calm >= self.calm_needed;
-            if goes_back {
-                (self.taken, self.calm, self.went_back) = (self.taken - 1, 0, true);
-            }
-            return goes_back;
+    /// A look that found so much harm, 0 for none. A step on that doesn't halve it within `trial_looks` is taken back; with 0 it's
+    /// given all the time it needs.
+    fn look(&mut self, harm: f64, trial_looks: u32) -> Step {
+        self.looks += 1;
+        self.harm_since += harm;
+        self.calm = if harm > 0.0 { 0 } else { self.calm + 1 };
+        let is_tried = self.last == Step::On && self.looks == trial_looks;
+        if is_tried && self.harm_since > self.harm_before / 2.0 * f64::from(trial_looks) {
+            self.try_later();
+            return self.step(Step::InVain, self.taken - 1);
         }
-        let goes_on = self.taken < most;
-        if goes_on {
-            if self.went_back && self.calm < CALM_LOOKS {
-                self.calm_needed = (2 * self.calm_needed).min(MOST_CALM_LOOKS);
-            }
-            (self.taken, self.went_back) = (self.taken + 1, false);
+        if self.taken > 0 && self.calm >= self.calm_needed {
+            return self.step(Step::Back, self.taken - 1);
         }
-        self.calm = 0;
-        goes_on
+        let waits = match self.last {
+            Step::On => self.looks < trial_looks,
+            Step::InVain => self.looks < self.calm_needed,
+            Step::None | Step::Back => false,
+        };
+        if harm == 0.0 || waits || self.taken == self.most {
+            return Step::None;
+        }
+        if self.last == Step::Back && self.looks <= CALM_LOOKS {
+            self.try_later();
+        }
+        self.harm_before = harm;
+        self.step(Step::On, self.taken + 1)
+    }
+
+    fn try_later(&mut self) {
+        self.calm_needed = (2 * self.calm_needed).min(MOST_CALM_LOOKS);
+    }
+
+    fn step(&mut self, step: Step, taken: u32) -> Step {
+        (self.taken, self.last, self.looks, self.calm, self.harm_since) = (taken, step, 0, 0, 0.0);
+        step
     }
 }
 
@@ -134,8 +181,8 @@ impl Tuning {
             tuned,
             watermarks,
             lease_ms,
-            doublings: Steps::new(),
-            halvings: Steps::new(),
+            doublings: Steps::new(MOST_DOUBLINGS),
+            halvings: Steps::new(MOST_HALVINGS),
             last: Seen::default(),
             decisions: VecDeque::new(),
             decisions_ever: 0,
@@ -164,15 +211,32 @@ impl Tuning {
         let refused = seen.puts_refused_full - self.last.puts_refused_full;
         self.last = seen;
         let waits = on_demand >= LEAST_ON_DEMAND && on_demand * 20 > evicted;
-        if self.tuned.watermarks && self.doublings.look(waits, MOST_DOUBLINGS) {
-            let Watermarks { begin_below_per_mille: begin, end_at_per_mille: end } = self.watermarks();
-            self.note(at_ms, format!("eviction ahead of demand from {begin} to {end} thousandths of free memory, because {on_demand} of {evicted} evictions in the last second were made by a put that waited"));
+        let harm = if waits { on_demand as f64 / evicted as f64 } else { 0.0 };
+        if self.tuned.watermarks {
+            let step = self.doublings.look(harm, TRIAL_LOOKS);
+            self.note(at_ms, step, "eviction ahead of demand", |tuning| {
+                let Watermarks { begin_below_per_mille: begin, end_at_per_mille: end } = tuning.watermarks();
+                (
+                    format!("from {begin} to {end} thousandths of free memory"),
+                    format!(
+                        "{on_demand} of {evicted} evictions in the last second were made by a put that waited"
+                    ),
+                )
+            });
         }
         let is_held = 2 * seen.leased_units >= seen.capacity_units;
-        if self.tuned.leases && self.halvings.look(refused > 0 && is_held, MOST_HALVINGS) {
-            let lease_ms = self.lease_ms();
-            let held = 100 * seen.leased_units / seen.capacity_units.max(1);
-            self.note(at_ms, format!("leases of {lease_ms} ms, because {refused} puts in the last second found no room and leases held {held} % of the memory"));
+        let harm = if is_held { refused as f64 } else { 0.0 };
+        if self.tuned.leases {
+            let step = self.halvings.look(harm, 0);
+            self.note(at_ms, step, "leases", |tuning| {
+                let held = 100 * seen.leased_units / seen.capacity_units.max(1);
+                (
+                    format!("of {} ms", tuning.lease_ms()),
+                    format!(
+                        "{refused} puts in the last second found no room, and leases held {held} % of the memory"
+                    ),
+                )
+            });
         }
     }
 
@@ -188,12 +252,25 @@ impl Tuning {
         }
     }
 
-    #[cold]
-    fn note(&mut self, at_ms: u64, text: String) {
+    /// Notes a step. `describe` says what is set now, and what was seen.
+    fn note(
+        &mut self,
+        at_ms: u64,
+        step: Step,
+        subject: &str,
+        describe: impl Fn(&Tuning) -> (String, String),
+    ) {
+        let why = match step {
+            Step::None => return,
+            Step::On => "because",
+            Step::Back => "again, as there was no harm for a while:",
+            Step::InVain => "again, as more didn't help:",
+        };
+        let (set, seen) = describe(self);
         if self.decisions.len() == DECISIONS_KEPT {
             self.decisions.pop_front();
         }
-        self.decisions.push_back(TuningDecision { at_ms, text });
+        self.decisions.push_back(TuningDecision { at_ms, text: format!("{subject} {set}, {why} {seen}") });
         self.decisions_ever += 1;
     }
 }
@@ -236,35 +313,53 @@ mod tests {
         }
     }
 
-    /// Shows that watermarks rise while puts wait for evictions, to four times what was configured and no further, that few such puts
-    /// change nothing, and that a calm minute for each step brings them back; each time with a reason.
+    /// Shows that watermarks rise while puts wait for evictions and as far as it helps, that few such puts change nothing, and that a calm
+    /// minute for each step brings them back; each time with a reason.
     #[test]
     fn watermarks_follow_the_puts_that_wait() {
         let mut looks = Looks::new(BOTH);
         looks.look(1000, 15, 0, 0);
         looks.look(1000, 40, 0, 0);
         assert_eq!(looks.begin(), 10, "too few, and too few of all");
-        for begin in [20, 40, 40, 40] {
-            looks.look(100, 100, 0, 0);
-            assert_eq!(looks.begin(), begin);
-        }
-        assert_eq!(looks.tuning.watermarks().end_at_per_mille, 80);
+        looks.look(100, 100, 0, 0);
+        assert_eq!(looks.begin(), 20);
+        (0..TRIAL_LOOKS).for_each(|_| looks.look(100, 20, 0, 0));
+        assert_eq!(looks.begin(), 40, "it helped, and there is some harm left");
         let state = looks.tuning.state(5_000);
-        assert_eq!(state.decisions_ever, 2);
-        assert_eq!(state.decisions[0].at_ms, 3_000);
+        assert_eq!((state.end_at_per_mille, state.decisions_ever, state.decisions[0].at_ms), (80, 2, 3_000));
         assert!(state.decisions[0].text.contains("100 of 200 evictions"), "{}", state.decisions[0].text);
         (0..CALM_LOOKS - 1).for_each(|_| looks.look(100, 0, 0, 0));
         assert_eq!(looks.begin(), 40);
         looks.look(100, 0, 0, 0);
         assert_eq!(looks.begin(), 20);
         (0..CALM_LOOKS).for_each(|_| looks.look(0, 0, 0, 0));
-        assert_eq!((looks.begin(), looks.tuning.state(0).decisions_ever), (10, 4));
-        assert_eq!(looks.tuning.lease_ms(), 5_000);
+        let state = looks.tuning.state(5_000);
+        assert_eq!((looks.begin(), state.decisions_ever, looks.tuning.lease_ms()), (10, 4, 5_000));
+        assert!(state.decisions[3].text.contains("no harm"), "{}", state.decisions[3].text);
+    }
+
+    /// Puts can come faster than anything can be evicted ahead of them; then free memory is for nothing. Shows that a doubling that doesn't
+    /// help is taken back after a few looks, with a reason, and tried again ever less often.
+    #[test]
+    fn a_doubling_in_vain_is_taken_back() {
+        let mut looks = Looks::new(BOTH);
+        let mut doubled_at = Vec::new();
+        for second in 0..2_000 {
+            let before = looks.begin();
+            looks.look(100, 900, 0, 0);
+            if looks.begin() > before {
+                doubled_at.push(second);
+            }
+        }
+        assert_eq!(doubled_at, [0, 124, 368, 852, 1816]);
+        let state = looks.tuning.state(5_000);
+        assert_eq!(state.decisions_ever, 10);
+        assert!(state.decisions[1].text.contains("didn't help"), "{}", state.decisions[1].text);
     }
 
     /// Shows that where lower watermarks bring the harm back at once, they are tried ever less often.
     #[test]
-    fn a_vain_step_back_is_tried_later_next_time() {
+    fn a_step_back_that_harms_is_tried_later_next_time() {
         let mut looks = Looks::new(BOTH);
         let mut pauses = Vec::new();
         looks.look(0, 100, 0, 0);
