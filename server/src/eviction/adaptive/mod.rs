@@ -9,8 +9,8 @@
 //!
 //! What always holds: a use costs constant time, of which the sampled part is bounded per second; memory beside slots and ghosts is
 //! bounded. Each change of mind is a [`Decision`] that says why. Absent on purpose: sizes (density is by object, not by byte:
-//! chains consist of blocks of a size), and a say in admission, the length of leases and watermarks: an object that isn't worth its
-//! place is the next to leave anyway, and nothing that is measured here says that other leases or watermarks would serve better.
+//! chains consist of blocks of a size), and a say in admission: an object that isn't worth its place is the next to leave anyway. Watermarks and the
+//! length of leases are tuned by what harms puts, which the shard sees (`crate::shard`, `tuning`).
 
 mod density;
 mod ranking;
@@ -39,8 +39,8 @@ const USED_SINCE: u16 = 1 << 15;
 
 const _: () = assert!(USED_SINCE & LOW_BITS == 0);
 
-/// How often densities are worked out anew, in quarters of a second.
-const CONCLUDED_EVERY: u32 = 4;
+/// How often densities are worked out anew, and rankings compared, in quarters of a second. They rest on thousands of uses.
+const CONCLUDED_EVERY: u32 = 16;
 
 /// So the ghosts take 1/128 of the segment. Of a conversation that pauses for minutes it's known how often it went on only as long
 /// as its ghosts are remembered: four times the ghosts of S3-FIFO are worth more than the objects that would fit into their memory.

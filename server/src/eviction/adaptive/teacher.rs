@@ -33,8 +33,8 @@ const MOST_USES: u64 = 20_000;
 /// Half of the keys at most.
 const HIGHEST_SHARE: u32 = u32::MAX / 2;
 
-/// Keys looked at in each quarter of a second for the time they spent. A round takes a second or two.
-const SETTLED_AT_ONCE: usize = MOST_WATCHED / 8;
+/// Keys looked at in each quarter of a second for the time they spent. A round takes four seconds, as densities are worked out.
+const SETTLED_AT_ONCE: usize = MOST_WATCHED / 16;
 
 /// Of so many keys the one not used for longest is forgotten when there are too many.
 const FORGOTTEN_OF: usize = 16;
