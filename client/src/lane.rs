@@ -36,6 +36,8 @@ pub(crate) struct Lane {
     connections: Vec<Vec<Option<Box<Connection>>>>,
     pauses: Vec<Pause>,
     next_serial: u64,
+    /// Connections made and ended, and the frames of those that ended.
+    changes: u64,
 }
 
 /// Why and until when a server isn't tried again.
@@ -71,6 +73,7 @@ fn open_lane(client: &Arc<ClientInner>, lanes: &mut Vec<(u64, Rc<RefCell<Lane>>)
         connections: std::iter::repeat_with(Vec::new).take(servers).collect(),
         pauses: vec![Pause::default(); servers],
         next_serial: 1,
+        changes: 0,
     }));
     lanes.push((client.id(), lane.clone()));
     lane
@@ -122,7 +125,7 @@ impl Lane {
     #[cold]
     pub fn close(&mut self, route: Route, serial: u64) {
         if self.existing(route, serial).is_some() {
-            self.connections[usize::from(route.server)][usize::from(route.shard)] = None;
+            self.end(route);
         }
     }
 
@@ -134,9 +137,25 @@ impl Lane {
         let made = client.connect_to(route, serial);
         let Some(connection) = self.open_connection(route) else { return };
         match made {
-            Ok(better) => *connection = better,
+            Ok(better) => {
+                let old = std::mem::replace(connection, better);
+                self.changes += 1 + old.news();
+            }
             Err(_) => connection.upgrade_at = Some(Clock.now().plus(LONGEST_PAUSE)),
         }
+    }
+
+    fn end(&mut self, route: Route) {
+        let slot = &mut self.connections[usize::from(route.server)][usize::from(route.shard)];
+        self.changes += 1 + slot.take().map_or(0, |connection| connection.news());
+    }
+
+    /// A number that is another one after anything has come for any call of this lane. Only if it stayed the same while a call was
+    /// polled is there nothing left for that call to see: a reply that came while another exchange was asked about is put by until its
+    /// owner asks, and no socket tells of it a second time.
+    pub fn news(&self) -> u64 {
+        let frames = self.connections.iter().flatten().flatten().map(|connection| connection.news());
+        self.changes + frames.sum::<u64>()
     }
 
     #[cold]
@@ -160,6 +179,7 @@ impl Lane {
                     shards.resize_with(shard + 1, || None);
                 }
                 shards[shard] = Some(Box::new(connection));
+                self.changes += 1;
                 Ok(())
             }
             Err(error) => {
@@ -171,7 +191,7 @@ impl Lane {
         }
     }
 
-    /// Sleeps until one of `routes` may have news, or until `until`.
+    /// Sleeps until one of `routes` may have news, or until `until`. Not if none of them is connected: then a poll connects.
     pub fn sleep(&mut self, routes: &[Route], until: Instant) {
         let now = Clock.now();
         let timeout = until.since(now);
@@ -189,6 +209,7 @@ impl Lane {
                 }
             }
         }
+        may_sleep &= !sleepers.is_empty();
         for sleeper in &mut sleepers {
             may_sleep &= sleeper.prepare();
         }
@@ -220,7 +241,7 @@ impl Lane {
                     _ => false,
                 }
             {
-                *slot = None;
+                self.end(*route);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! How much of each of several chains is there: every group of 32 blocks goes to the shard that holds it, all at once.
 
 use super::keys::Descriptors;
-use super::{Call, Exchange, Request, drive};
+use super::{Call, Exchange, Request, drive, start};
 use crate::client::ClientInner;
 use crate::connection::Receiver;
 use crate::lane::{Lane, Route};
@@ -14,6 +14,10 @@ use lanner_shared::wire::{Descriptor, MAX_BODY_BYTES, Opcode, match_chain};
 use lanner_shared::{Error, Result};
 use smallvec::SmallVec;
 use std::task::Poll;
+
+/// Groups that share a frame, at most: while the shard looks up the blocks of one frame, this side writes the next and reads the last.
+/// Measured with 247 blocks over shared memory: 8 groups in a frame take 22 us, 4 take 19.5, 2 take 21.
+const GROUPS_OF_FRAME: usize = 4;
 
 /// Chains under way.
 pub(crate) struct MatchCall<'a, K> {
@@ -84,7 +88,8 @@ impl<'a, K: AsRef<[u8]>> MatchCall<'a, K> {
         let open = self.parts.iter_mut().rev().find(|part| part.exchange.route == route);
         match open {
             Some(part)
-                if part.request_bytes + request_bytes <= MAX_BODY_BYTES
+                if part.groups.len() < GROUPS_OF_FRAME
+                    && part.request_bytes + request_bytes <= MAX_BODY_BYTES
                     && part.reply_bytes + reply_bytes <= MAX_BODY_BYTES =>
             {
                 part.groups.push(group);
@@ -116,7 +121,7 @@ impl<'a, K: AsRef<[u8]>> MatchCall<'a, K> {
         let answered_by: SmallVec<[(Route, [u8; 16]); 1]> =
             self.parts.iter().map(|part| (part.exchange.route, part.exchange.boot_id)).collect();
         let none = |chain: &&[K]| Matched {
-            keys: KeyList::default(),
+            keys: KeyList::with_capacity(chain),
             answers: Descriptors {
                 found: Vec::with_capacity(chain.len()),
                 asked: self.asked,
@@ -147,6 +152,10 @@ fn blocks<'a, K>(chains: &[&'a [K]], group: &Group) -> &'a [K] {
 impl<K: AsRef<[u8]>> Call for MatchCall<'_, K> {
     fn poll(&mut self, lane: &mut Lane, client: &ClientInner) -> Poll<Result<()>> {
         let mut is_done = true;
+        for part in &mut self.parts {
+            let request = PartRequest { chains: self.chains, groups: &self.groups, indices: &part.groups };
+            start(&mut part.exchange, lane, client, &request);
+        }
         for part in &mut self.parts {
             if part.exchange.is_done() {
                 continue;

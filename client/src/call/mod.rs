@@ -124,6 +124,19 @@ impl Exchange {
     }
 }
 
+/// Queues a request that wasn't yet, where that can be done now, without looking for its answer: a call of several frames to one shard
+/// sends them together. Whatever stands in the way is [`drive`]'s to say.
+#[inline]
+pub(crate) fn start(exchange: &mut Exchange, lane: &mut Lane, client: &ClientInner, request: &dyn Request) {
+    if matches!(exchange.state, State::New)
+        && let Ok(connection) = lane.connection(client, exchange.route)
+        && connection.can_submit()
+        && submit(exchange, connection, request).is_ok()
+    {
+        connection.flush_at_no_cost();
+    }
+}
+
 /// Moves an exchange on. Ready with what the server said (or with why it can't be asked) once that's known.
 #[inline]
 pub(crate) fn drive(
@@ -265,6 +278,7 @@ fn run_on(client: &Arc<ClientInner>, lane: &mut Lane, call: &mut dyn Call) -> Re
     let started = Clock.now();
     let deadline = started.plus(config.timeout);
     let spin_until = started.plus(config.spin);
+    let mut seen = None;
     loop {
         for _ in 0..POLLS_PER_LOOK {
             if let Poll::Ready(outcome) = call.poll(lane, client) {
@@ -276,7 +290,11 @@ fn run_on(client: &Arc<ClientInner>, lane: &mut Lane, call: &mut dyn Call) -> Re
         if now >= deadline {
             return Err(time_out(client, lane, call));
         }
-        if now >= spin_until {
+        if now < spin_until {
+            continue;
+        }
+        let news = Some(lane.news());
+        if std::mem::replace(&mut seen, news) == news {
             let mut routes: SmallVec<[Route; 8]> = SmallVec::new();
             call.each_exchange(&mut |exchange| {
                 if !exchange.is_done() && !routes.contains(&exchange.route) {

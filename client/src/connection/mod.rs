@@ -104,6 +104,8 @@ pub(crate) struct Connection {
     /// The request whose payload is being written by its owner.
     writer: Option<Writer>,
     current: Option<Current>,
+    /// Frames that have come.
+    frames: u64,
 }
 
 #[derive(Debug)]
@@ -147,6 +149,15 @@ impl Connection {
             outbound_done: 0,
             writer: None,
             current: None,
+            frames: 0,
+        }
+    }
+
+    /// A number that grows with everything that comes: frames, and completions of what was posted.
+    pub fn news(&self) -> u64 {
+        match &self.transport {
+            Transport::Rdma(rdma) => self.frames + rdma.stream().completed(),
+            _ => self.frames,
         }
     }
 
@@ -256,6 +267,14 @@ impl Connection {
             && self.outbound.len() - self.outbound_done < HELD_BACK_BYTES
     }
 
+    /// Writes what is queued where that takes no system call, so that the shard begins with it. What goes wrong the next poll says.
+    #[inline]
+    pub fn flush_at_no_cost(&mut self) {
+        if let Transport::Shm(_) = &self.transport {
+            let _ = self.flush();
+        }
+    }
+
     /// Writes what is queued, as far as it goes now. Whether all of it is out.
     #[inline]
     pub fn flush(&mut self) -> Result<bool, Broken> {
@@ -361,6 +380,7 @@ impl Connection {
         if header.boot != short_boot(&self.boot_id) {
             return Err(Broken::Closed);
         }
+        self.frames += 1;
         let is_awaited = self.pending.contains(&header.request_id);
         self.current = Some(Current {
             payload_remaining: header.payload_bytes,

@@ -25,6 +25,10 @@ pub(crate) mod link {
             match *self {}
         }
 
+        pub fn completed(&self) -> u64 {
+            match *self {}
+        }
+
         pub fn is_peer_there(&self) -> bool {
             match *self {}
         }

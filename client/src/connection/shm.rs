@@ -36,6 +36,8 @@ pub(crate) struct ShmTransport {
     staged: u64,
     /// Header and body of the frame that's being received, as far as its lines have come.
     frame: Vec<u8>,
+    /// Bytes of that, as far as is known.
+    wanted: usize,
     is_frame_whole: bool,
 }
 
@@ -61,6 +63,7 @@ impl ShmTransport {
             touches: TouchWriter::default(),
             staged: 0,
             frame: Vec::new(),
+            wanted: 0,
             is_frame_whole: false,
         })
     }
@@ -106,13 +109,16 @@ impl ShmTransport {
         loop {
             if let Some(header) = self.frame.first_chunk::<HEADER_BYTES>() {
                 let header = Header::decode(header, MAX_VERSION)?;
-                if self.frame.len() >= HEADER_BYTES + header.body_bytes as usize {
+                self.wanted = HEADER_BYTES + header.body_bytes as usize;
+                if self.frame.len() >= self.wanted {
                     self.is_frame_whole = true;
                     return Ok(Some(header));
                 }
             }
-            let Some(line) = self.replies.pop(self.lane.replies()) else { return Ok(None) };
-            self.frame.extend_from_slice(&line);
+            let missing = self.wanted.saturating_sub(self.frame.len());
+            if !self.replies.take(self.lane.replies(), missing, &mut self.frame) {
+                return Ok(None);
+            }
         }
     }
 
@@ -125,6 +131,7 @@ impl ShmTransport {
     pub fn end_frame(&mut self) {
         if std::mem::take(&mut self.is_frame_whole) {
             self.frame.clear();
+            self.wanted = 0;
         }
     }
 
@@ -136,7 +143,7 @@ impl ShmTransport {
     /// Announces that this thread is about to sleep. Whether it may: no reply has come in the meantime.
     pub fn prepare_to_sleep(&mut self) -> bool {
         park::announce(&self.lane.page().client_parked.0);
-        !self.replies.is_ready(self.lane.replies())
+        !self.replies.is_ready_for(self.lane.replies(), self.wanted.saturating_sub(self.frame.len()))
     }
 
     /// Takes back [`ShmTransport::prepare_to_sleep`]. Whether the server is still there.

@@ -45,6 +45,11 @@ impl<S: Read + Write> TcpTransport<S> {
     }
 
     /// What carries the bytes.
+    pub fn stream(&self) -> &S {
+        &self.stream
+    }
+
+    /// The same, to act on it.
     pub fn stream_mut(&mut self) -> &mut S {
         &mut self.stream
     }

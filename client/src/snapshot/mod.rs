@@ -12,6 +12,7 @@ mod touches;
 use crate::call::keys::Descriptors;
 use crate::lane::Route;
 use crate::mapping::Mapping;
+use lanner_shared::chain::PREFIX_BYTES;
 use lanner_shared::error::{Malformation, WireError};
 use lanner_shared::lease::LeaseTerm;
 use lanner_shared::shm::touch_ring::Touch;
@@ -92,8 +93,15 @@ impl KeyList {
         list
     }
 
+    /// A list without keys, with room for those of the chain `keys` as they are stored.
+    pub fn with_capacity<K: AsRef<[u8]>>(keys: &[K]) -> KeyList {
+        let bytes: usize = keys.iter().map(|key| PREFIX_BYTES + key.as_ref().len()).sum();
+        KeyList { bytes: Vec::with_capacity(bytes), ends: Vec::with_capacity(keys.len()) }
+    }
+
     /// Adds a key that consists of two parts.
-    pub fn push(&mut self, front: &[u8], back: &[u8]) {
+    #[inline]
+    pub fn push(&mut self, front: &[u8; PREFIX_BYTES], back: &[u8]) {
         self.bytes.extend_from_slice(front);
         self.bytes.extend_from_slice(back);
         self.ends.push(self.bytes.len() as u32);

@@ -236,6 +236,15 @@ impl Slots {
         Extent { start: slot.extent_start, units: slot.extent_units }
     }
 
+    /// Where the object of this generation lies, if it can be read: published, or hidden and its memory not given back.
+    #[inline]
+    pub fn readable(&self, id: SlotId, generation: Generation) -> Option<Extent> {
+        let slot = self.slot(id);
+        let life = slot.state & LIFE_MASK;
+        let is_readable = life >= Life::Published as u8 && slot.generation == generation.0;
+        is_readable.then_some(Extent { start: slot.extent_start, units: slot.extent_units })
+    }
+
     /// Units of the object's extent.
     #[inline]
     pub fn units(&self, id: SlotId) -> u32 {

@@ -192,6 +192,8 @@ impl Pump {
             self.core.now = Clock.now();
             self.dispatch();
             self.core.ring.submit();
+            // The answers are on their way.
+            self.core.shards.iter_mut().for_each(crate::shard::Shard::apply_touches);
             has_worked = true;
         }
         has_worked

@@ -2,14 +2,54 @@
 
 use super::Request;
 use super::replies::Replies;
-use crate::shard::Found;
-use lanner_shared::chain::{GROUP_BLOCKS, GroupPrefix, StoredKey};
-use lanner_shared::wire::{Opcode, body, body::BodyReader, match_chain};
+use lanner_shared::chain::{GROUP_BLOCKS, GroupPrefix};
+use lanner_shared::wire::{Descriptor, Opcode, body, body::BodyReader, match_chain};
 use lanner_shared::{Error, KeyHash, Result};
 use smallvec::SmallVec;
 
-/// The blocks of a group, as they're stored.
-type Blocks = SmallVec<[(StoredKey, KeyHash); GROUP_BLOCKS]>;
+/// The keys of a group as they're stored, one behind the other, and their hashes.
+///
+/// They are put together first and hashed then, each step for all of them: a hash of bytes that were written just before, in pieces
+/// of other lengths, waits until these have left the processor's store buffer.
+#[derive(Default)]
+struct Blocks {
+    bytes: Vec<u8>,
+    /// Where each key ends.
+    ends: SmallVec<[u32; GROUP_BLOCKS]>,
+    hashes: SmallVec<[KeyHash; GROUP_BLOCKS]>,
+}
+
+impl Blocks {
+    /// Reads the keys of the next group of `count` blocks. `index` is the place of the first in the frame, and then of the one behind
+    /// the last.
+    fn read(
+        &mut self,
+        reader: &mut BodyReader<'_>,
+        prefix: &GroupPrefix,
+        count: usize,
+        index: &mut usize,
+    ) -> Result<()> {
+        self.bytes.clear();
+        self.ends.clear();
+        self.hashes.clear();
+        for _ in 0..count {
+            let key = match_chain::next_key(reader, *index)?;
+            self.bytes.extend_from_slice(prefix.as_bytes());
+            self.bytes.extend_from_slice(key);
+            self.ends.push(self.bytes.len() as u32);
+            *index += 1;
+        }
+        let mut hashes = std::mem::take(&mut self.hashes);
+        hashes.extend(self.keys().map(|key| prefix.hash(key)));
+        self.hashes = hashes;
+        Ok(())
+    }
+
+    fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        let starts = std::iter::once(&0).chain(&self.ends);
+        starts.zip(&self.ends).map(|(start, end)| &self.bytes[*start as usize..*end as usize])
+    }
+}
 
 /// Answers a frame of groups: first how many of each are there, then where these lie.
 pub(super) fn answer(request: &mut Request<'_>, replies: &mut Replies) -> Result<()> {
@@ -18,11 +58,11 @@ pub(super) fn answer(request: &mut Request<'_>, replies: &mut Replies) -> Result
     let start = body::begin(replies.frame());
     let mut number_at = replies.frame().len();
     replies.frame().resize(number_at + groups * 2, 0);
-    let mut index = 0;
+    let (mut index, mut blocks) = (0, Blocks::default());
     for _ in 0..groups {
-        let (prefix, blocks) = match_chain::next_group(&mut reader)?;
+        let (prefix, count) = match_chain::next_group(&mut reader)?;
         must_own(request, &prefix, index)?;
-        let blocks = next_blocks(&mut reader, &prefix, blocks, &mut index)?;
+        blocks.read(&mut reader, &prefix, count, &mut index)?;
         let found = append_found(request, &blocks, replies.frame());
         replies.frame()[number_at..number_at + 2].copy_from_slice(&found.to_le_bytes());
         number_at += 2;
@@ -41,34 +81,22 @@ fn must_own(request: &Request<'_>, prefix: &GroupPrefix, index: usize) -> Result
     Err(Error::WrongShard { index: index as u64, owner, asked })
 }
 
-/// The keys of a group; `index` is the place of the first in the frame, and then of the one behind the last.
-fn next_blocks(
-    reader: &mut BodyReader<'_>,
-    prefix: &GroupPrefix,
-    blocks: usize,
-    index: &mut usize,
-) -> Result<Blocks> {
-    let mut all = Blocks::new();
-    for _ in 0..blocks {
-        let stored = prefix.stored_key(match_chain::next_key(reader, *index)?);
-        let hash = prefix.hash(&stored);
-        all.push((stored, hash));
-        *index += 1;
-    }
-    Ok(all)
-}
-
 /// Appends the descriptors of the leading blocks that are there, and returns how many these are.
 fn append_found(request: &mut Request<'_>, blocks: &Blocks, frame: &mut Vec<u8>) -> u16 {
-    let hashes: SmallVec<[KeyHash; GROUP_BLOCKS]> = blocks.iter().map(|(_, hash)| *hash).collect();
-    request.shard.warm_hashed(&hashes);
+    request.shard.warm_hashed(&blocks.hashes);
+    let start = frame.len();
     let mut found = 0;
-    for (key, hash) in blocks {
-        let block = request.shard.query_hashed(request.now, *hash, key, Opcode::MatchChain);
-        let Some(descriptor) = block.as_ref().map(Found::descriptor) else { break };
-        body::append(frame, &descriptor);
+    for (place, (hash, key)) in body::places::<Descriptor>(frame, blocks.hashes.len())
+        .iter_mut()
+        .zip(blocks.hashes.iter().zip(blocks.keys()))
+    {
+        let Some(block) = request.shard.query_hashed(request.now, *hash, key, Opcode::MatchChain) else {
+            break;
+        };
+        block.describe(place);
         found += 1;
     }
+    frame.truncate(start + usize::from(found) * size_of::<Descriptor>());
     request.shard.count_prefix(found);
     found
 }

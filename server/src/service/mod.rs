@@ -147,11 +147,18 @@ impl Request<'_> {
     fn query(&mut self, replies: &mut Replies) -> Result<()> {
         let mut reader = BodyReader::new(self.body);
         let start = body::begin(replies.frame());
-        for index in 0..usize::from(self.header.count) {
+        let count = usize::from(self.header.count);
+        // No key takes fewer bytes than this, so that a number alone makes nothing grow.
+        if count * keys::encoded_bytes(b"k") > self.body.len() {
+            return Err(Error::Malformed { reason: Malformation::Body, detail: self.body.len() as u64 });
+        }
+        for (index, place) in body::places::<Descriptor>(replies.frame(), count).iter_mut().enumerate() {
             self.warm(reader, index);
             let key = self.own_key(&mut reader, index)?;
-            let descriptor = self.describe(key, Opcode::Query);
-            body::append(replies.frame(), &descriptor);
+            match self.shard.query(self.now, key, Opcode::Query) {
+                Some(found) => found.describe(place),
+                None => *place = Descriptor::without(Error::NotFound { index: 0 }.code(), 0),
+            }
         }
         reader.end()?;
         self.finish(replies, start, 0)
@@ -247,17 +254,16 @@ impl Request<'_> {
         }
         let start = body::begin(replies.frame());
         self.finish(replies, start, payload_bytes)?;
-        replies.expect(ranges.len(), payload_bytes);
+        let rows = ranges.iter().map(|range| (range.segment_offset.get(), range.length.get()));
+        if !replies.copy_rows(self.shard.segment(), rows, payload_bytes) {
+            for range in ranges {
+                let (slot, generation) = (SlotId(range.slot.get()), Generation(range.generation.get()));
+                let (offset, length) = (range.segment_offset.get(), range.length.get());
+                replies.send_extent(self.shard, slot, generation, offset, length)?;
+            }
+        }
         for range in ranges {
-            let (slot, generation) = (SlotId(range.slot.get()), Generation(range.generation.get()));
-            replies.send_extent(
-                self.shard,
-                slot,
-                generation,
-                range.segment_offset.get(),
-                range.length.get(),
-            )?;
-            self.shard.touch(slot, generation);
+            self.shard.touch_later(SlotId(range.slot.get()), Generation(range.generation.get()));
         }
         self.shard.count_sent(payload_bytes);
         Ok(())
@@ -291,7 +297,14 @@ impl Request<'_> {
         }
         let start = body::begin(replies.frame());
         self.finish(replies, start, payload_bytes)?;
-        replies.expect(ranges.len(), payload_bytes);
+        let rows = ranges.iter().map(|range| {
+            let offset = found[range.key.get() as usize].value_offset() + range.source_offset.get();
+            (offset, range.length.get())
+        });
+        if replies.copy_rows(self.shard.segment(), rows, payload_bytes) {
+            self.shard.count_sent(payload_bytes);
+            return Ok(());
+        }
         for range in ranges {
             let descriptor = &found[range.key.get() as usize];
             let (slot, generation) = (SlotId(descriptor.slot.get()), Generation(descriptor.generation.get()));

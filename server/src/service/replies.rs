@@ -8,6 +8,7 @@
 //! Short pieces are copied instead: a pin, an entry in the send's vector and the kernel's walk over it cost as much as
 //! copying about a kilobyte.
 
+use crate::memory::segment::Segment;
 use crate::memory::slots::{Generation, SlotId};
 use crate::shard::Shard;
 use lanner_shared::Result;
@@ -98,12 +99,38 @@ impl Replies {
         self.bytes.truncate(bytes.max(self.pieced));
     }
 
-    /// Announces values of `values` pieces and `bytes` bytes, so that the short ones find their room.
+    /// Copies rows of `segment`, given by offset and length, if all have the same short length: `payload_bytes` together. Whether that
+    /// was so; else nothing has changed. The offsets were checked.
     #[inline]
-    pub fn expect(&mut self, values: usize, bytes: u64) {
-        if bytes < PINNED_BYTES * values as u64 {
-            self.bytes.reserve(bytes as usize);
+    pub fn copy_rows(
+        &mut self,
+        segment: &Segment,
+        rows: impl ExactSizeIterator<Item = (u64, u64)> + Clone,
+        payload_bytes: u64,
+    ) -> bool {
+        let Some((_, length)) = rows.clone().next() else { return true };
+        let count = rows.len() as u64;
+        if length >= PINNED_BYTES
+            || length * count != payload_bytes
+            || rows.clone().any(|row| row.1 != length)
+        {
+            return false;
         }
+        let start = self.bytes.len();
+        self.bytes.reserve(payload_bytes as usize);
+        // For the lengths that rows of Engram tables have the loop knows it, and a copy is a straight line of loads and stores.
+        let is_whole = match length {
+            64 => copy_each::<64>(&mut self.bytes, segment, rows),
+            128 => copy_each::<128>(&mut self.bytes, segment, rows),
+            256 => copy_each::<256>(&mut self.bytes, segment, rows),
+            264 => copy_each::<264>(&mut self.bytes, segment, rows),
+            512 => copy_each::<512>(&mut self.bytes, segment, rows),
+            _ => false,
+        };
+        if !is_whole {
+            self.bytes.truncate(start);
+        }
+        is_whole
     }
 
     /// Queues bytes of an object of the segment, which were checked.
@@ -226,6 +253,19 @@ impl Replies {
             _ => &self.bytes,
         }
     }
+}
+
+/// Appends rows of `N` bytes. Whether all lay in the segment.
+#[inline]
+fn copy_each<const N: usize>(
+    bytes: &mut Vec<u8>,
+    segment: &Segment,
+    mut rows: impl Iterator<Item = (u64, u64)>,
+) -> bool {
+    rows.all(|(offset, _)| {
+        let row: Option<&[u8; N]> = segment.slice(offset, N as u64).ok().and_then(|row| row.try_into().ok());
+        row.inspect(|row| bytes.extend_from_slice(*row)).is_some()
+    })
 }
 
 fn unpin(shard: &mut Shard, now: Instant, piece: Piece) {

@@ -58,6 +58,7 @@ impl Shard {
         if let Some(extent) = self.allocate(units) {
             return Ok(extent);
         }
+        self.apply_touches();
         self.tell_policies_the_time(now);
         self.end_leases(now, ENDED_LEASES_ON_DEMAND);
         self.end_puts_of_gone_peers(now, GONE_PEERS_PUTS_ON_DEMAND);

@@ -58,7 +58,7 @@ use crate::filter::KeyFilter;
 use crate::memory::extents::{Extent, ExtentAllocator, ExtentError, UNIT_BYTES};
 use crate::memory::index::Index;
 use crate::memory::segment::Segment;
-use crate::memory::slots::{SlotId, Slots};
+use crate::memory::slots::{Generation, SlotId, Slots};
 use crate::radix::Radix;
 use lanner_shared::ShardId;
 use lanner_shared::key::KeyHash;
@@ -201,6 +201,8 @@ pub struct Shard {
     is_evicting_ahead: bool,
     /// Objects of the neighbourhood that is being evicted; kept for its memory.
     window: Vec<SlotId>,
+    /// Reads that the order of eviction doesn't know of yet.
+    later_touches: Vec<(SlotId, Generation)>,
     counters: Counters,
     #[cfg(any(test, feature = "planted-faults"))]
     planted_faults: PlantedFaults,
@@ -255,6 +257,7 @@ impl Shard {
             mortal_objects: 0,
             is_evicting_ahead: false,
             window: Vec::new(),
+            later_touches: Vec::new(),
             counters: Counters::default(),
             #[cfg(any(test, feature = "planted-faults"))]
             planted_faults: PlantedFaults::default(),

@@ -31,18 +31,25 @@ pub struct Found {
 
 impl Found {
     /// The same in the form in which it travels.
+    #[inline]
     pub fn descriptor(&self) -> Descriptor {
-        Descriptor {
-            // Offsets of values are multiples of the unit and lie within u32 units by the making of the segment.
-            value_offset_units: ((self.value_offset / EXTENT_ALIGN) as u32).into(),
-            slot: self.slot.0.into(),
-            generation: self.generation.0.into(),
-            epoch_slot: self.epoch_slot.into(),
-            status: 0.into(),
-            value_bytes: self.value_bytes.into(),
-            epoch: self.epoch.into(),
-            lease_ms: self.lease_ms.into(),
-        }
+        let mut descriptor = Descriptor::without(0, 0);
+        self.describe(&mut descriptor);
+        descriptor
+    }
+
+    /// [`Found::descriptor`] to where it is wanted, field by field.
+    #[inline]
+    pub fn describe(&self, place: &mut Descriptor) {
+        // Offsets of values are multiples of the unit and lie within u32 units by the making of the segment.
+        place.value_offset_units = ((self.value_offset / EXTENT_ALIGN) as u32).into();
+        place.slot = self.slot.0.into();
+        place.generation = self.generation.0.into();
+        place.epoch_slot = self.epoch_slot.into();
+        place.status = 0.into();
+        place.value_bytes = self.value_bytes.into();
+        place.epoch = self.epoch.into();
+        place.lease_ms = self.lease_ms.into();
     }
 }
 

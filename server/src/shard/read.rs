@@ -7,6 +7,9 @@ use crate::memory::slots::{Generation, Life, SlotId};
 use lanner_shared::time::Instant;
 use lanner_shared::{Error, Result};
 
+/// Touches that wait to be noted: some more than one turn of a busy core brings, 32 KiB.
+const MOST_LATER_TOUCHES: usize = 4096;
+
 impl Shard {
     /// Whether the `length` bytes at `segment_offset` belong to the object that the descriptor names. Touches the slot
     /// and nothing else. An object that was hidden meanwhile can be read for as long as its memory isn't reused: then the
@@ -23,11 +26,9 @@ impl Shard {
         segment_offset: u64,
         length: u64,
     ) -> Result<()> {
-        let readable = matches!(self.slots.life(slot), Life::Published | Life::Hidden);
-        if !readable || self.slots.generation(slot) != generation {
+        let Some(extent) = self.slots.readable(slot, generation) else {
             return Err(Error::LeaseExpired { index: 0 });
-        }
-        let extent = self.slots.extent(slot);
+        };
         let start = segment_offset.checked_sub(extent.byte_offset());
         let end = start.and_then(|start| start.checked_add(length));
         match end {
@@ -54,6 +55,28 @@ impl Shard {
         if let Some(count) = self.counters.prefix_blocks.get_mut(class) {
             *count += 1;
         }
+    }
+
+    /// [`Shard::touch`], but not before [`Shard::apply_touches`]: an answer needn't wait until the order of eviction knows of it.
+    #[inline]
+    pub fn touch_later(&mut self, slot: SlotId, generation: Generation) {
+        if self.later_touches.len() < MOST_LATER_TOUCHES {
+            self.later_touches.push((slot, generation));
+        } else {
+            self.touch(slot, generation);
+        }
+    }
+
+    /// Notes what [`Shard::touch_later`] put off. To be called when the answers are on their way; a tick and a choice of victims do
+    /// so by themselves.
+    #[inline]
+    pub fn apply_touches(&mut self) {
+        if self.later_touches.is_empty() {
+            return;
+        }
+        let mut touches = std::mem::take(&mut self.later_touches);
+        touches.drain(..).for_each(|(slot, generation)| self.touch(slot, generation));
+        self.later_touches = touches;
     }
 
     /// Counts value bytes that a transport has sent from the segment.

@@ -33,6 +33,7 @@ impl Shard {
     /// and evicts ahead of demand. To be called about every millisecond while there are requests, else as the outcome
     /// says. Takes some tens of microseconds at most.
     pub fn tick(&mut self, now: Instant) -> TickOutcome {
+        self.apply_touches();
         self.tell_policies_the_time(now);
         let more_leases = self.end_leases(now, ENDED_LEASES);
         let more_puts = self.end_puts_of_gone_peers(now, GONE_PEERS_PUTS);

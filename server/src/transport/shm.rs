@@ -53,6 +53,8 @@ struct Peer {
     touches: TouchReader,
     /// The frame whose lines are being taken.
     frame: Vec<u8>,
+    /// Bytes of that, as far as is known.
+    wanted: usize,
     inbound: Inbound,
     replies: Replies,
     /// Bytes taken from the staging buffer since the beginning.
@@ -77,6 +79,7 @@ impl Shm {
             reply_ring: Producer::default(),
             touches: TouchReader::default(),
             frame: Vec::new(),
+            wanted: 0,
             inbound: Inbound::default(),
             replies: Replies::default(),
             staging_consumed: 0,
@@ -170,13 +173,19 @@ impl Peer {
     #[inline]
     fn has_work(&self) -> bool {
         let is_payload_there = self.inbound.payload_target().is_some() && self.staged() > 0;
-        self.requests.is_ready(self.lane.requests()) || is_payload_there
+        self.is_request_there() || is_payload_there
+    }
+
+    /// Whether lines have come that [`Peer::take_frame`] takes.
+    #[inline]
+    fn is_request_there(&self) -> bool {
+        self.requests.is_ready_for(self.lane.requests(), self.wanted.saturating_sub(self.frame.len()))
     }
 
     /// Serves some of what the client has asked. Whether there was anything.
     #[inline]
     fn turn(&mut self, core: &mut Core) -> bool {
-        if !self.requests.is_ready(self.lane.requests()) && self.frame.is_empty() && self.is_quiet() {
+        if !self.is_request_there() && self.is_quiet() {
             return false;
         }
         let mut has_worked = self.flush(core);
@@ -223,10 +232,12 @@ impl Peer {
     fn take_frame(&mut self, core: &mut Core) -> bool {
         let mut grants_leases = false;
         loop {
-            let Some(line) = self.requests.pop(self.lane.requests()) else { return false };
-            self.frame.extend_from_slice(&line);
+            let missing = self.wanted.saturating_sub(self.frame.len());
+            if !self.requests.take(self.lane.requests(), missing, &mut self.frame) {
+                return false;
+            }
             match header(&self.frame, self.caller.version) {
-                Some(header) if self.frame.len() < frame_bytes(&header) => {}
+                Some(header) if self.frame.len() < frame_bytes(&header) => self.wanted = frame_bytes(&header),
                 Some(header) => {
                     self.frame.truncate(frame_bytes(&header));
                     grants_leases = header.opcode.grants_leases();
@@ -247,6 +258,7 @@ impl Peer {
         let (_, stop) = self.inbound.feed(shard, core.now, &self.caller, &self.frame, &mut self.replies);
         self.has_broken_rules |= stop.is_some();
         self.frame.clear();
+        self.wanted = 0;
         true
     }
 

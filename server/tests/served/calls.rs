@@ -1,7 +1,10 @@
 //! Each call of the client, over each transport, with one and with two shards.
 
 use crate::support::{TestServer, transports};
-use lanner_client::{Client, Error, Freshness, PutOptions, Range};
+use lanner_client::{Client, ClientConfig, Error, Freshness, PutOptions, Range};
+use lanner_shared::time::Clock;
+use lanner_shared::wire::MAX_BATCH;
+use std::time::Duration;
 
 /// Runs `test` over each transport, against one shard and against two.
 fn everywhere(test: impl Fn(&Client)) {
@@ -44,6 +47,26 @@ fn an_empty_value_is_not_a_missing_one() {
         assert_eq!(both, [Err(Error::NotFound { index: 0 }), Ok(vec![])]);
         assert_eq!(client.exists_batch(&[b"missing".as_slice(), b"empty"]).unwrap(), [false, true]);
     });
+}
+
+/// A reply that comes while another exchange of the call is asked about tells of itself only once. Shows that a call of several frames to
+/// one shard, with a thread that sleeps at once, never sleeps past one.
+#[test]
+fn a_call_that_sleeps_misses_no_answer() {
+    let server = TestServer::start(&[]);
+    for transport in ["tcp", "shm"] {
+        let mut config: ClientConfig = server.url(&format!("transport={transport}")).parse().unwrap();
+        (config.spin, config.timeout) = (Duration::ZERO, Duration::from_secs(20));
+        let client = Client::with_config(config).unwrap();
+        client.upsert(b"key", b"value").unwrap();
+        let keys = vec![b"key"; 4 * MAX_BATCH];
+        let began = Clock.now();
+        for _ in 0..50 {
+            assert!(client.exists_batch(&keys).unwrap().into_iter().all(|is_there| is_there));
+        }
+        let taken = Clock.now().since(began);
+        assert!(taken < Duration::from_secs(10), "{transport}: {taken:?}");
+    }
 }
 
 #[test]

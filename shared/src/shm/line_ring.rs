@@ -19,11 +19,14 @@
 //! | tag of a line | producer, after the data | consumer | release / acquire |
 //! | consumed counter | consumer | producer | release / acquire |
 
+use crate::prefetch::prefetch;
 use crate::sync::{AtomicU64, Ordering};
 
 /// Bytes of a frame that one line carries.
 pub const LINE_DATA_BYTES: usize = 56;
 const WORDS: usize = LINE_DATA_BYTES / 8;
+/// Lines that are asked for ahead of the one that is taken: about as many as a core can have under way.
+const LINES_AHEAD: u64 = 12;
 
 /// One cache line of a ring.
 #[derive(Debug)]
@@ -122,6 +125,12 @@ fn word_of(bytes: &[u8]) -> u64 {
     }
 }
 
+/// The lines of a frame that lacks `bytes` that are taken at once: all of them, or half a ring, which a producer always gets room for.
+#[inline]
+fn lines_at_once(ring: Ring<'_>, bytes: usize) -> u64 {
+    bytes.div_ceil(LINE_DATA_BYTES).min(ring.lines.len() / 2).max(1) as u64
+}
+
 /// The consumer's private half.
 #[derive(Debug, Default)]
 pub struct Consumer {
@@ -135,6 +144,41 @@ impl Consumer {
     #[must_use]
     pub fn is_ready(&self, ring: Ring<'_>) -> bool {
         ring.line(self.consumed).tag.load(Ordering::Acquire) == self.consumed + 1
+    }
+
+    /// Whether as many lines are there as [`Consumer::take`] takes at once of a frame that lacks `bytes`, at least one line.
+    #[inline]
+    #[must_use]
+    pub fn is_ready_for(&self, ring: Ring<'_>, bytes: usize) -> bool {
+        let last = self.consumed + lines_at_once(ring, bytes);
+        ring.line(last - 1).tag.load(Ordering::Acquire) == last
+    }
+
+    /// Appends to `frame` the next lines of one that lacks `bytes`, if they are all there. Whether they were. Of a frame longer than half
+    /// the ring these aren't its last ones.
+    ///
+    /// Lines that are being written are left alone until the last one is there: each look at one would take it away from the core that
+    /// writes it. Then those ahead are asked for, so that they come from the other core many at a time.
+    #[inline]
+    pub fn take(&mut self, ring: Ring<'_>, bytes: usize, frame: &mut Vec<u8>) -> bool {
+        if !self.is_ready_for(ring, bytes) {
+            return false;
+        }
+        let lines = lines_at_once(ring, bytes);
+        let last = self.consumed + lines;
+        frame.reserve(lines as usize * LINE_DATA_BYTES);
+        for position in self.consumed + 1..last.min(self.consumed + LINES_AHEAD) {
+            prefetch(std::ptr::from_ref(ring.line(position)).cast(), 1);
+        }
+        while self.consumed < last {
+            if self.consumed + LINES_AHEAD < last {
+                prefetch(std::ptr::from_ref(ring.line(self.consumed + LINES_AHEAD)).cast(), 1);
+            }
+            // Each line is there if the last one is, unless the peer breaks the rules.
+            let Some(line) = self.pop(ring) else { return false };
+            frame.extend_from_slice(&line);
+        }
+        true
     }
 
     /// Takes the next line, if it's there.
@@ -188,8 +232,9 @@ mod tests {
                         done += producer.push(ring, &frame[done..]);
                     }
                     // At least one line a turn, or nothing would ever move.
-                    for _ in 0..1 + takes.next().unwrap() {
-                        frame_taken.extend(consumer.pop(ring).into_iter().flatten());
+                    match takes.next().unwrap() {
+                        0 => drop(consumer.take(ring, frame.len() - frame_taken.len(), &mut frame_taken)),
+                        lines => (0..lines).for_each(|_| frame_taken.extend(consumer.pop(ring).into_iter().flatten())),
                     }
                 }
                 frame_taken.truncate(frame.len());
@@ -250,6 +295,38 @@ mod loom_tests {
         fn ring(&self) -> Ring<'_> {
             Ring { lines: &self.lines, consumed: &self.consumed }
         }
+    }
+
+    #[test]
+    fn a_frame_of_several_lines_is_taken_whole() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(|| {
+            let shared = Shared::new(4);
+            let pushing = shared.clone();
+            let producer = loom::thread::spawn(move || {
+                let mut producer = Producer::default();
+                for number in 1..=2_u8 {
+                    let (frame, mut done) = ([number; 100], 0);
+                    while done < frame.len() {
+                        match producer.push(pushing.ring(), &frame[done..]) {
+                            0 => loom::thread::yield_now(),
+                            pushed => done += pushed,
+                        }
+                    }
+                }
+            });
+            let mut consumer = Consumer::default();
+            for number in 1..=2_u8 {
+                let mut frame = Vec::new();
+                while !consumer.take(shared.ring(), 100, &mut frame) {
+                    assert!(frame.is_empty());
+                    loom::thread::yield_now();
+                }
+                assert_eq!(frame[..100], [number; 100]);
+            }
+            producer.join().unwrap();
+        });
     }
 
     #[test]

@@ -28,8 +28,7 @@ impl<'a> BodyReader<'a> {
     /// The next struct.
     #[inline]
     pub fn value<T: FromBytes + Copy>(&mut self) -> Result<T> {
-        let short = self.too_short(size_of::<T>());
-        let (value, rest) = T::read_from_prefix(self.rest).map_err(|_| short)?;
+        let (value, rest) = T::read_from_prefix(self.rest).map_err(|_| self.too_short(size_of::<T>()))?;
         self.rest = rest;
         Ok(value)
     }
@@ -74,6 +73,16 @@ pub fn begin(frame: &mut Vec<u8>) -> usize {
 pub fn finish(frame: &mut [u8], start: usize, mut header: Header, version: u8) {
     header.body_bytes = (frame.len() - start - HEADER_BYTES) as u32;
     frame[start..start + HEADER_BYTES].copy_from_slice(header.encode(version).as_bytes());
+}
+
+/// Appends `count` structs of zeros to a body, to be written in place: a struct that is put together elsewhere and then copied waits for
+/// its own fields to leave the processor's store buffer.
+#[inline]
+pub fn places<T: FromBytes + IntoBytes + KnownLayout>(frame: &mut Vec<u8>, count: usize) -> &mut [T] {
+    let start = frame.len();
+    frame.resize(start + count * size_of::<T>(), 0);
+    // Wire structs have no alignment; of one that had, there would be no place.
+    <[T]>::mut_from_bytes(&mut frame[start..]).unwrap_or_default()
 }
 
 /// Appends a struct to a body.

@@ -71,6 +71,8 @@ pub(crate) struct RdmaLink {
     failure: Option<WorkStatus>,
     /// Something has completed as it should.
     has_worked: bool,
+    /// Completions taken since the beginning.
+    completed: u64,
     backoff: Arc<Backoff>,
 }
 
@@ -126,6 +128,7 @@ impl RdmaLink {
             message_bytes: MESSAGE_BYTES,
             failure: None,
             has_worked: false,
+            completed: 0,
             backoff,
         };
         (0..u64::from(RECEIVES)).try_for_each(|index| link.post_receive(RECEIVE | index))?;
@@ -162,6 +165,7 @@ impl RdmaLink {
 
     #[inline]
     fn take(&mut self, completion: &Completion) {
+        self.completed += 1;
         if completion.id & RECEIVE != 0 {
             if completion.status.is_success() {
                 let length = (completion.bytes as usize).min(MESSAGE_BYTES);
@@ -192,6 +196,11 @@ impl RdmaLink {
             self.backoff.failed(Clock.now(), self.has_worked);
         }
         self.queue_pair.fail();
+    }
+
+    /// Completions taken since the beginning.
+    pub fn completed(&self) -> u64 {
+        self.completed
     }
 
     /// Whether the server is still there, as far as the system knows.
