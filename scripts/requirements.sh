@@ -4,6 +4,9 @@
 # Debian package and the command whose absence tells that it is missing. git is run by the build script of glommio.
 REQUIRED_PACKAGES=("gcc cc" "libc6-dev" "git git")
 
+# What a build with `--features rdma` needs beside these: headers, and clang to read them. Running it needs none of them.
+RDMA_PACKAGES=(pkg-config libclang-dev libibverbs-dev librdmacm-dev)
+
 say() { printf '%s\n' "$*" >&2; }
 
 # Prints the packages of REQUIRED_PACKAGES that are missing, one a line.
@@ -19,10 +22,35 @@ missing_packages() {
     done
 }
 
-# Installs the missing packages when this user may (root, or sudo that asks for no password); otherwise names the command and fails.
+# Prints the packages of RDMA_PACKAGES that are missing, one a line; all of them where there is no dpkg to ask and something is missing.
+missing_rdma_packages() {
+    local package
+    if ! command -v dpkg-query >/dev/null; then
+        pkg-config --exists libibverbs librdmacm 2>/dev/null && command -v clang >/dev/null || printf '%s\n' "${RDMA_PACKAGES[@]}"
+        return 0
+    fi
+    for package in "${RDMA_PACKAGES[@]}"; do
+        dpkg-query -W -f '${db:Status-Status}\n' "$package" 2>/dev/null | grep -qx installed || echo "$package"
+    done
+}
+
+# True if a build with RDMA is possible here, or was made so by installing what it needs.
+require_rdma_packages() {
+    local -a packages
+    mapfile -t packages < <(missing_rdma_packages)
+    install_packages ${packages[@]+"${packages[@]}"}
+}
+
+# Installs the missing packages of REQUIRED_PACKAGES.
 require_packages() {
-    local -a packages as_root=()
+    local -a packages
     mapfile -t packages < <(missing_packages)
+    install_packages ${packages[@]+"${packages[@]}"}
+}
+
+# install_packages NAME…: installs them when this user may (root, or sudo that asks for no password); otherwise names the command and fails.
+install_packages() {
+    local -a packages=("$@") as_root=()
     ((${#packages[@]} == 0)) && return 0
     if ! command -v apt-get >/dev/null; then
         say "missing: ${packages[*]} (names of Debian's packages); install what your distribution calls them"

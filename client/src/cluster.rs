@@ -206,7 +206,9 @@ impl Server {
                 .map_err(|error| handshake::at(&self.address, error))?,
         };
         let link = join::join(&domain, stream, &welcome, setup.rdma_backoff.clone());
-        // A device that had gone is another one when it's back.
+        if link.is_err() {
+            join::forget_domain(&domain);
+        }
         setup.rdma_domain = link.is_ok().then_some(domain);
         let link = link.map_err(|error| handshake::at(&self.address, error))?;
         let transport = Transport::Rdma(Box::new(TcpTransport::new(link)));

@@ -104,7 +104,7 @@ impl Lane {
             _ => self.connect(client, route)?,
         }
         let slot = self.connections.get_mut(server).and_then(|shards| shards.get_mut(shard));
-        slot.and_then(Option::as_deref_mut).ok_or(Error::InvalidArgument("no such server".into()))
+        slot.and_then(Option::as_deref_mut).ok_or_else(|| Error::InvalidArgument("no such server".into()))
     }
 
     /// The connection to `route`, if there is one.

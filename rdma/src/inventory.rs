@@ -4,6 +4,9 @@ use std::fs;
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 
+/// Behind so many entries in a row that aren't in use, the rest of a port's table isn't read: it may have a thousand, each of them two files.
+const LONGEST_GAP: u32 = 32;
+
 /// Where the kernel shows them.
 pub const ROOT: &str = "/sys/class/infiniband";
 
@@ -107,9 +110,17 @@ fn read_port(ports: &Path, name: &str) -> Option<Port> {
     // The state reads `4: ACTIVE`.
     let state = text(&folder.join("state"))?;
     let state = state.split_once(": ").map_or(state.as_str(), |(_, state)| state).to_owned();
-    let mut gids: Vec<Gid> =
-        names(&folder.join("gids")).iter().filter_map(|index| read_gid(&folder, index)).collect();
-    gids.sort_unstable_by_key(|gid| gid.index);
+    let (mut gids, mut unused) = (Vec::new(), 0);
+    for index in 0..=u8::MAX {
+        match read_gid(&folder, index) {
+            Some(gid) => {
+                gids.push(gid);
+                unused = 0;
+            }
+            None if unused < LONGEST_GAP => unused += 1,
+            None => break,
+        }
+    }
     Some(Port {
         number: name.parse().ok()?,
         state,
@@ -119,20 +130,21 @@ fn read_port(ports: &Path, name: &str) -> Option<Port> {
     })
 }
 
-fn read_gid(port: &Path, index: &str) -> Option<Gid> {
-    let bytes = text(&port.join("gids").join(index))?.parse::<Ipv6Addr>().ok()?.octets();
-    // Of an entry that isn't in use the type can't be read, or the address is zero (an interface without one yet).
-    let kind = match text(&port.join("gid_attrs/types").join(index))?.as_str() {
-        "RoCE v2" => GidKind::RoceV2,
-        _ => GidKind::InfiniBandOrRoceV1,
-    };
+fn read_gid(port: &Path, index: u8) -> Option<Gid> {
+    let name = index.to_string();
+    let bytes = text(&port.join("gids").join(&name))?.parse::<Ipv6Addr>().ok()?.octets();
     if bytes == [0; 16] {
         return None;
     }
-    let interface = text(&port.join("gid_attrs/ndevs").join(index)).unwrap_or_default();
+    // Of an entry that isn't in use the type can't be read.
+    let kind = match text(&port.join("gid_attrs/types").join(&name))?.as_str() {
+        "RoCE v2" => GidKind::RoceV2,
+        _ => GidKind::InfiniBandOrRoceV1,
+    };
+    let interface = text(&port.join("gid_attrs/ndevs").join(&name)).unwrap_or_default();
     let interface_mtu = text(&Path::new("/sys/class/net").join(&interface).join("mtu"));
     Some(Gid {
-        index: index.parse().ok()?,
+        index,
         bytes,
         kind,
         interface_mtu: interface_mtu.filter(|_| !interface.is_empty()).and_then(|mtu| mtu.parse().ok()),

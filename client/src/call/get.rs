@@ -141,7 +141,10 @@ impl<K: AsRef<[u8]>> GetCall<'_, '_, K> {
         let connection = lane.existing(route, serial).filter(|connection| connection.boot_id == boot_id);
         let Remote { values, reader, deadline } = &mut progress.remote;
         let polled = match connection.and_then(Connection::link) {
-            Some(link) => reader.poll(link, &mut ValuePieces { values, target: &mut self.target }),
+            Some(link) => {
+                group.exchange.begin_reading(serial, Some(reader.id(link)));
+                reader.poll(link, &mut ValuePieces { values, target: &mut self.target })
+            }
             None => Err(Broken::Closed),
         };
         match polled {
@@ -247,7 +250,7 @@ impl<K: AsRef<[u8]>> Call for GetCall<'_, '_, K> {
                     progress.remote.deadline = client_deadline(group.exchange.asked, lease);
                     // The connection may have ended since; then the first look at it says so.
                     let serial = lane.open_connection(group.exchange.route).map_or(0, |open| open.serial);
-                    group.exchange.begin_reading(serial);
+                    group.exchange.begin_reading(serial, None);
                     is_done = false;
                 }
                 Poll::Ready(Ok(())) => {}

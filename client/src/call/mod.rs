@@ -17,6 +17,7 @@ pub(crate) mod read_ranges;
 pub(crate) mod scatter;
 
 use crate::client::ClientInner;
+use crate::connection::rdma::link::ReaderId;
 use crate::connection::{Broken, Connection, Receiver};
 use crate::lane::{Lane, Route, with_lane};
 use lanner_shared::time::{Clock, Instant};
@@ -66,7 +67,7 @@ enum State {
     /// in the middle of a frame for ever.
     Answered { serial: u64, request_id: u32, outcome: Result<()> },
     /// Reading one-sided on the connection with this serial number.
-    Reading { serial: u64 },
+    Reading { serial: u64, reader: Option<ReaderId> },
     /// Answered, or failed for good.
     Done,
 }
@@ -85,15 +86,15 @@ impl Exchange {
     #[inline]
     pub fn reading_on(&self) -> Option<u64> {
         match self.state {
-            State::Reading { serial } => Some(serial),
+            State::Reading { serial, .. } => Some(serial),
             _ => None,
         }
     }
 
-    /// From here on it reads one-sided on the connection with this serial number.
+    /// From here on it reads one-sided on the connection with this serial number, under this name if it has read already.
     #[inline]
-    pub fn begin_reading(&mut self, serial: u64) {
-        self.state = State::Reading { serial };
+    pub fn begin_reading(&mut self, serial: u64, reader: Option<ReaderId>) {
+        self.state = State::Reading { serial, reader };
     }
 
     /// All has been read.
@@ -116,9 +117,11 @@ impl Exchange {
         {
             lane.close(self.route, serial);
         }
-        // What its READs have of the connection is given back by nobody else.
-        if let State::Reading { serial } = self.state {
-            lane.close(self.route, serial);
+        if let State::Reading { serial, reader: Some(reader) } = self.state
+            && let Some(connection) = lane.existing(self.route, serial)
+            && let Some(link) = connection.link()
+        {
+            link.give_up(reader);
         }
         self.state = State::Done;
     }
@@ -312,7 +315,7 @@ fn run_on(client: &Arc<ClientInner>, lane: &mut Lane, call: &mut dyn Call) -> Re
 pub(crate) fn time_out(client: &ClientInner, lane: &mut Lane, call: &mut dyn Call) -> Error {
     let mut slow = None;
     call.each_exchange(&mut |exchange| {
-        if let State::Sent { serial, .. } | State::Answered { serial, .. } | State::Reading { serial } =
+        if let State::Sent { serial, .. } | State::Answered { serial, .. } | State::Reading { serial, .. } =
             exchange.state
         {
             lane.close(exchange.route, serial);

@@ -15,6 +15,9 @@ use lanner_shared::{Error, Result};
 use smallvec::SmallVec;
 use std::task::Poll;
 
+/// Epoch words of a shard that are checked without an allocation: those of two layers of Engram tables, and more.
+const MOST_WORDS: usize = 64;
+
 /// Which sources of a snapshot are meant, by their places.
 pub(crate) type Sources = SmallVec<[bool; 4]>;
 
@@ -32,7 +35,7 @@ struct Part {
     source: u16,
     reader: Reader,
     /// The epoch words as they were read; none if they aren't checked.
-    words: SmallVec<[[u8; 4]; 8]>,
+    words: SmallVec<[[u8; 4]; MOST_WORDS]>,
 }
 
 /// The sources that this thread reads over RDMA. Connects where there is no connection yet.
@@ -93,11 +96,11 @@ impl<R: Ranges + ?Sized> Call for OneSidedCall<'_, R> {
                     Err(error) => return Poll::Ready(Err(error)),
                 },
             };
-            part.exchange.begin_reading(serial);
             let connection = lane.existing(source.route, serial);
             let Some(link) = connection.and_then(|connection| connection.link()) else {
                 return Poll::Ready(Err(lost()));
             };
+            part.exchange.begin_reading(serial, Some(part.reader.id(link)));
             let mut pieces = SnapshotPieces {
                 snapshot: self.snapshot,
                 ranges: self.ranges,

@@ -14,6 +14,10 @@ pub(crate) mod link {
     #[derive(Clone, Copy, Debug)]
     pub(crate) enum StagingId {}
 
+    /// Nobody ever reads.
+    #[derive(Clone, Copy, Debug)]
+    pub(crate) struct ReaderId;
+
     /// Has no values.
     pub(crate) enum ListBuilder<'a> {
         #[expect(dead_code, reason = "ties the lifetime")]
@@ -45,7 +49,15 @@ pub(crate) mod link {
             match *self {}
         }
 
-        pub fn begin_list(&mut self) -> Option<ListBuilder<'_>> {
+        pub fn new_reader(&mut self) -> ReaderId {
+            match *self {}
+        }
+
+        pub fn give_up(&mut self, _: ReaderId) {
+            match *self {}
+        }
+
+        pub fn begin_list(&mut self, _: ReaderId) -> Option<ListBuilder<'_>> {
             match *self {}
         }
 
@@ -109,6 +121,10 @@ pub(crate) mod join {
 
     pub(crate) fn open_domain(_: &RdmaChoice, _: &TcpStream) -> Result<Arc<Domain>> {
         Err(Error::System { what: "RDMA unavailable".into(), reason: lanner_rdma::NOT_IN_BUILD.into() })
+    }
+
+    pub(crate) fn forget_domain(domain: &Arc<Domain>) {
+        match **domain {}
     }
 
     pub(crate) fn join(domain: &Arc<Domain>, _: TcpStream, _: &Welcome, _: Arc<Backoff>) -> Result<RdmaLink> {

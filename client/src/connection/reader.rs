@@ -3,7 +3,7 @@
 //! Nothing of the caller's is written but inside [`Reader::poll`], and only once a list has been read whole.
 
 use super::Broken;
-use super::rdma::link::{RdmaLink, StagingId};
+use super::rdma::link::{RdmaLink, ReaderId, StagingId};
 use smallvec::SmallVec;
 use std::task::Poll;
 
@@ -22,6 +22,8 @@ pub(crate) trait Pieces {
 /// How far a call's reads have come. Kept by the call.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
+    /// Its name on the link.
+    id: Option<ReaderId>,
     /// What comes next into a list.
     posted: Position,
     /// What comes next out of one.
@@ -39,6 +41,12 @@ struct Position {
 }
 
 impl Reader {
+    /// Its name on `link`, by which it's given up if its call is.
+    #[inline]
+    pub fn id(&mut self, link: &mut RdmaLink) -> ReaderId {
+        *self.id.get_or_insert_with(|| link.new_reader())
+    }
+
     /// Copies what has been read, and posts what there is room for. Ready once all is in its place.
     #[inline]
     pub fn poll(&mut self, link: &mut RdmaLink, pieces: &mut impl Pieces) -> Result<Poll<()>, Broken> {
@@ -53,7 +61,8 @@ impl Reader {
             self.lists.remove(0);
         }
         while self.posted.piece < pieces.count() {
-            let Some(mut list) = link.begin_list() else {
+            let id = self.id(link);
+            let Some(mut list) = link.begin_list(id) else {
                 if self.lists.is_empty() {
                     // Other calls have what room there is.
                     link.poll()?;

@@ -19,8 +19,9 @@ use std::sync::Arc;
 pub const MOST_READS: u8 = 128;
 /// 4.096 us times 2 to this: 67 ms until a packet without an answer is sent again.
 const TIMEOUT: u8 = 14;
-/// So often, then the peer is taken to have gone: after half a second, or four times that on devices that round up.
-const RETRIES: u8 = 7;
+/// So often, then the peer is taken to have gone: after half a second, or four times that on devices that round up. Not 7, which Soft-RoCE
+/// takes for "for ever".
+const RETRIES: u8 = 6;
 /// A peer without room for a message is asked again for ever; how long that may go on is for the time-outs of calls to say.
 const ENDLESS: u8 = 7;
 /// A sender that found no room waits 0.08 ms.

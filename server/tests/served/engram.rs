@@ -1,10 +1,11 @@
 //! Engram tables and sharded tensors in a real store.
 
-use crate::support::{TestServer, transports};
+use crate::support::{TestServer, slowed, transports};
 use lanner_client::{
     Dtype, EngramConfig, EngramError, EngramSet, EngramStore, Freshness, RowFormat, RowIds, ShardedTensor,
     TensorError, TensorSpec,
 };
+use std::time::Duration;
 
 const ROW: usize = 264;
 
@@ -84,7 +85,8 @@ fn populating_is_all_or_nothing() {
 
 #[test]
 fn a_replaced_table_is_seen_at_once_when_checked_and_after_a_lease_when_not() {
-    let server = TestServer::start(&["--lease-ttl", "300ms"]);
+    let lease = slowed(Duration::from_millis(300));
+    let server = TestServer::start(&["--lease-ttl", &format!("{}ms", lease.as_millis())]);
     for transport in transports() {
         let client = server.client(transport);
         let store = EngramStore::new(client.clone(), config(6)).unwrap();
@@ -101,7 +103,7 @@ fn a_replaced_table_is_seen_at_once_when_checked_and_after_a_lease_when_not() {
         let mut rows = vec![0; 3 * ROW];
         store.lookup_checked_into(row_ids, &mut rows).unwrap();
         assert_eq!(rows, expected(9, &ids));
-        std::thread::sleep(std::time::Duration::from_millis(350));
+        std::thread::sleep(lease + Duration::from_millis(50));
         assert_eq!(store.lookup(row_ids).unwrap(), expected(9, &ids));
         store.remove_from_store(true).unwrap();
     }

@@ -29,6 +29,11 @@ pub fn transports() -> Vec<&'static str> {
     all
 }
 
+/// A time that a test holds its server or itself to, longer where everything is slower: in the guest, whose processor is emulated.
+pub fn slowed(time: Duration) -> Duration {
+    if rdma_address().is_some() { time * 10 } else { time }
+}
+
 /// A server that ends with the test.
 pub struct TestServer {
     running: Option<Running>,

@@ -17,23 +17,42 @@ use lanner_shared::{Error, Result, ShardId};
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpStream};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// The number of the one request that goes over TCP.
 const REQUEST_ID: u32 = 1;
 
+/// Domains that are open, by what was chosen and this side's address. All clients of a process share them: a domain keeps tenants of a server
+/// apart, and this side has none.
+#[expect(clippy::disallowed_types, reason = "taken only while a connection is being made")]
+static DOMAINS: std::sync::Mutex<Vec<(RdmaChoice, IpAddr, Weak<Domain>)>> = std::sync::Mutex::new(Vec::new());
+
 /// The domain of a device that leads to where `stream` leads: its GID is this side's address, or it's the one that was named.
 pub(crate) fn open_domain(choice: &RdmaChoice, stream: &TcpStream) -> Result<Arc<Domain>> {
-    let unavailable = |reason: &dyn std::fmt::Display| Error::System {
-        what: "RDMA unavailable".into(),
-        reason: reason.to_string().into(),
-    };
     let local: IpAddr = stream.local_addr().map_err(|error| unavailable(&error))?.ip().to_canonical();
+    let mut domains = DOMAINS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    domains.retain(|(_, _, domain)| domain.strong_count() > 0);
+    let known = domains.iter().find(|(known, address, _)| known == choice && *address == local);
+    if let Some(domain) = known.and_then(|(_, _, domain)| domain.upgrade()) {
+        return Ok(domain);
+    }
     let wanted = Wanted { addresses: &[local], numa_node: None };
     let devices = inventory::devices(Path::new(inventory::ROOT));
     let selection = selection::choose(choice, &devices, wanted).map_err(|error| unavailable(&error))?;
     let device = Device::open(selection).map_err(|error| unavailable(&error))?;
-    Domain::new(&device).map_err(|error| unavailable(&error))
+    let domain = Domain::new(&device).map_err(|error| unavailable(&error))?;
+    domains.push((choice.clone(), local, Arc::downgrade(&domain)));
+    Ok(domain)
+}
+
+fn unavailable(reason: &dyn std::fmt::Display) -> Error {
+    Error::System { what: "RDMA unavailable".into(), reason: reason.to_string().into() }
+}
+
+/// Lets go of a domain that connections can't be made in any more: its device may have gone, and be another one when it's back.
+pub(crate) fn forget_domain(domain: &Arc<Domain>) {
+    let mut domains = DOMAINS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    domains.retain(|(_, _, known)| known.as_ptr() != Arc::as_ptr(domain));
 }
 
 /// Makes a link of `stream`, which has finished its handshake with `welcome` and blocks with a time-out.

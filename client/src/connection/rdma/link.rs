@@ -64,6 +64,7 @@ pub(crate) struct RdmaLink {
     free_sends: Vec<u32>,
     in_flight: VecDeque<(PostId, u32)>,
     stagings: [Staging; STAGINGS],
+    next_reader: u64,
     plan: Plan,
     /// The longest message that the server takes.
     message_bytes: usize,
@@ -80,8 +81,15 @@ pub(crate) struct RdmaLink {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Staging {
     Free,
-    Reading(PostId),
+    /// For this reader.
+    Reading(PostId, ReaderId),
+    /// For one that has given up: free once the device is done.
+    GivenUp(PostId),
 }
+
+/// Who reads, of all that ever read on a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReaderId(u64);
 
 /// A staging that holds a list, until it's given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +98,7 @@ pub(crate) struct StagingId(usize);
 /// A list of READs being put together.
 pub(crate) struct ListBuilder<'a> {
     link: &'a mut RdmaLink,
+    reader: ReaderId,
     staging: StagingId,
     limits: Limits,
     bytes: usize,
@@ -124,6 +133,7 @@ impl RdmaLink {
             free_sends: (0..SENDS).collect(),
             in_flight: VecDeque::with_capacity(SENDS as usize),
             stagings: [Staging::Free; STAGINGS],
+            next_reader: 0,
             plan: Plan::default(),
             message_bytes: MESSAGE_BYTES,
             failure: None,
@@ -230,22 +240,46 @@ impl RdmaLink {
         self.is_peer_there()
     }
 
+    /// A name for somebody who is about to read.
+    #[inline]
+    pub fn new_reader(&mut self) -> ReaderId {
+        self.next_reader += 1;
+        ReaderId(self.next_reader)
+    }
+
+    /// A reader has given up: nobody will ask for its lists any more.
+    #[cold]
+    pub fn give_up(&mut self, reader: ReaderId) {
+        for staging in &mut self.stagings {
+            if let Staging::Reading(id, of) = *staging
+                && of == reader
+            {
+                *staging = Staging::GivenUp(id);
+            }
+        }
+    }
+
     /// Begins a list of READs, if there is room for one.
     #[inline]
-    pub fn begin_list(&mut self) -> Option<ListBuilder<'_>> {
-        let free = self.stagings.iter().position(|staging| *staging == Staging::Free)?;
+    pub fn begin_list(&mut self, reader: ReaderId) -> Option<ListBuilder<'_>> {
+        let is_free = |staging: &Staging| match staging {
+            Staging::Free => true,
+            Staging::Reading(..) => false,
+            Staging::GivenUp(id) => self.queue_pair.is_done(*id),
+        };
+        let free = self.stagings.iter().position(is_free)?;
         let limits = self.queue_pair.limits();
         if limits.reads == 0 {
             return None;
         }
         self.plan.clear();
-        Some(ListBuilder { link: self, staging: StagingId(free), limits, bytes: 0 })
+        Some(ListBuilder { link: self, reader, staging: StagingId(free), limits, bytes: 0 })
     }
 
     /// Whether a list has been read.
     #[inline]
     pub fn is_read(&self, staging: StagingId) -> bool {
-        matches!(self.stagings[staging.0], Staging::Reading(id) if self.queue_pair.is_done(id))
+        matches!(self.stagings[staging.0], Staging::Reading(id, _) if self.queue_pair.is_done(id))
     }
 
     /// Copies bytes of a list that has been read.
@@ -290,7 +324,7 @@ impl ListBuilder<'_> {
         // and the buffer is dropped behind the queue pair.
         let posted = unsafe { link.queue_pair.post_reads(&link.plan, link.buffer.region(), &link.remote) };
         let id = posted.map_err(|_| Broken::Closed)?;
-        link.stagings[self.staging.0] = Staging::Reading(id);
+        link.stagings[self.staging.0] = Staging::Reading(id, self.reader);
         Ok(Some(self.staging))
     }
 }

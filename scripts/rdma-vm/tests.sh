@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# In the guest, or before it: `tests.sh build` builds the RDMA tests to out/rdma on the host, `tests.sh run` runs them on the guest's devices.
+# `scripts/test --rdma` does both.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../.." && pwd)
+folder=$root/out/rdma
+
+build() {
+    local line name path
+    cd "$root"
+    rm -rf "$folder/tests"
+    mkdir -p "$folder/tests"
+    # Each executable with the name that cargo calls it by. Debug information stays here: the guest reads over a slow file system.
+    cargo test --package lanner-rdma --package lanner-server --package lanner-client --locked --no-run \
+        --features lanner-rdma/verbs,lanner-server/rdma,lanner-client/rdma \
+        --test devices --test served --test rdma --bin lanner-server --message-format json >"$folder/built.json"
+    while IFS=$'\t' read -r name path; do
+        strip -o "$folder/tests/$name" "$path"
+    done < <(python3 - "$folder/built.json" <<'PYTHON'
+import json, sys
+for line in open(sys.argv[1]):
+    message = json.loads(line)
+    if message.get("reason") != "compiler-artifact" or not message.get("executable"):
+        continue
+    target, is_test = message["target"], message["profile"]["test"]
+    if "test" in target["kind"] or (target["name"] == "lanner-server" and "bin" in target["kind"] and not is_test):
+        print(target["name"], message["executable"], sep="\t")
+PYTHON
+    )
+}
+
+# Everything is slower here, and tests share two devices: one after the other. Each program has all memory to itself, so those of `served`
+# are run in parts.
+run() {
+    local status=0 part
+    cd "$folder/tests"
+    ./devices --ignored --test-threads 1 || status=1
+    ./rdma --ignored --test-threads 1 || status=1
+    for part in calls:: chains:: engram:: lives::; do
+        ./served "$part" --test-threads 1 || status=1
+    done
+    return $status
+}
+
+case ${1:-} in
+build) build ;;
+run) run ;;
+*) echo "usage: scripts/rdma-vm/tests.sh build|run" >&2; exit 2 ;;
+esac

@@ -1,0 +1,268 @@
+//! What ends under a reader's feet: servers, clients, links, devices. Each ends in the right bytes or a typed error within the time-out, and
+//! then all goes on by itself.
+
+use crate::reads::run;
+use crate::support::TestServer;
+use lanner_client::{Client, Clock, Error, Freshness, Range};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+const BYTES: usize = 200_000;
+
+fn value(seed: u8) -> Vec<u8> {
+    (0..BYTES).map(|at| (at as u8).wrapping_mul(37).wrapping_add(seed) ^ (at >> 8) as u8).collect()
+}
+
+fn range() -> [Range; 1] {
+    [Range { key: 0, source_offset: 0, length: BYTES as u64, destination_offset: 0 }]
+}
+
+/// Whether an error is one that the end of a server, a link or a device may have.
+fn is_expected(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::LeaseExpired { .. }
+            | Error::ConnectionLost { .. }
+            | Error::Unreachable { .. }
+            | Error::Timeout { .. }
+            | Error::OutcomeUnknown { .. }
+    )
+}
+
+/// Calls `attempt` until it succeeds, for twenty seconds.
+fn soon<T>(mut attempt: impl FnMut() -> Result<T, Error>) -> T {
+    let began = Clock.now();
+    loop {
+        match attempt() {
+            Ok(value) => return value,
+            Err(error) if Clock.now().since(began) > Duration::from_secs(20) => panic!("{error}"),
+            Err(_) => std::thread::sleep(Duration::from_millis(50)),
+        }
+    }
+}
+
+/// A server in a process of its own.
+struct Process {
+    child: Child,
+    address: String,
+}
+
+impl Process {
+    fn start(listen: &str, boots: &str) -> Process {
+        let flags =
+            ["--admin", "off", "--memory", "32MiB", "--shards", "1", "--huge-pages", "off", "--shm", "off"];
+        let mut child = Command::new(program())
+            .args(flags)
+            .args(["--listen", listen, "--rdma", "rxe0"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{boots}: {error}"));
+        let mut ready = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+        let address = ready.split(' ').find_map(|word| word.strip_prefix("listen=")).expect("ready");
+        Process { address: address.to_owned(), child }
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The server's program, beside this one in the guest.
+fn program() -> std::path::PathBuf {
+    let beside = std::env::current_exe().unwrap().with_file_name("lanner-server");
+    if beside.exists() { beside } else { env!("CARGO_BIN_EXE_lanner-server").into() }
+}
+
+#[test]
+#[ignore = "needs RDMA devices: scripts/test --rdma"]
+fn a_server_that_is_killed_under_reads_is_gone_and_back() {
+    // Reads go on all the while, over two kills: each brings the whole value of the life that granted its lease, or an error.
+    let mut server = Process::start("10.77.0.1:0", "first");
+    let address = server.address.clone();
+    let client = Client::connect(&format!("lanner://{address}?transport=rdma&timeout=4s")).unwrap();
+    for life in 1..=3_u8 {
+        soon(|| client.upsert(b"key", &value(life)));
+        let mut snapshot = Some(soon(|| client.prepare_snapshot(&["key"])));
+        let mut read = vec![0; BYTES];
+        let reading = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let (mut good, mut failed) = (0, 0);
+                let began = Clock.now();
+                while failed == 0 && Clock.now().since(began) < Duration::from_secs(20) {
+                    let Some(held) = &snapshot else { break };
+                    let started = Clock.now();
+                    match client.read_ranges_from_snapshot(held, &range(), &mut read, Freshness::Lease) {
+                        Ok(()) => {
+                            assert_eq!(read, value(life), "life {life}");
+                            good += 1;
+                        }
+                        // A lease that ended by itself.
+                        Err(Error::LeaseExpired { .. }) if good > 0 && client.exists(b"key") == Ok(true) => {
+                            snapshot = client.prepare_snapshot(&["key"]).ok();
+                        }
+                        Err(error) => {
+                            assert!(is_expected(&error), "{error:?}");
+                            failed += 1;
+                        }
+                    }
+                    assert!(Clock.now().since(started) < Duration::from_secs(8), "within the time-out");
+                }
+                (good, failed)
+            });
+            std::thread::sleep(Duration::from_millis(1_500));
+            server.kill();
+            reader.join().unwrap()
+        });
+        assert!(reading.0 > 0, "life {life}: {reading:?}");
+        server = Process::start(&address, "again");
+        soon(|| match client.get(b"key") {
+            Err(Error::NotFound { .. }) => Ok(()),
+            Ok(_) => panic!("bytes of an earlier life"),
+            Err(error) => Err(error),
+        });
+    }
+}
+
+/// In the environment of a child that is to be killed: where it connects to.
+const VICTIM: &str = "LANNER_TEST_VICTIM";
+
+#[test]
+#[ignore = "needs RDMA devices: scripts/test --rdma"]
+fn a_client_that_is_killed_with_reads_posted_harms_nobody() {
+    if let Ok(url) = std::env::var(VICTIM) {
+        // The child: reads for ever.
+        let client = Client::connect(&url).unwrap();
+        let snapshot = client.prepare_snapshot(&["key"]).unwrap();
+        println!("reading");
+        loop {
+            let _ =
+                client.read_ranges_from_snapshot(&snapshot, &range(), &mut vec![0; BYTES], Freshness::Lease);
+        }
+    }
+    let server = TestServer::start(&[]);
+    let client = server.client("rdma");
+    client.upsert(b"key", &value(9)).unwrap();
+    for _ in 0..3 {
+        let mut victim = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "failures::a_client_that_is_killed_with_reads_posted_harms_nobody",
+                "--ignored",
+                "--nocapture",
+            ])
+            .env(VICTIM, server.url("transport=rdma"))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(victim.stdout.take().unwrap()).lines();
+        assert!(lines.map_while(Result::ok).any(|line| line.contains("reading")));
+        server.reports_when(|reports| reports[0].transport.rdma_connections >= 2);
+        std::thread::sleep(Duration::from_millis(100));
+        victim.kill().unwrap();
+        victim.wait().unwrap();
+        assert_eq!(client.get(b"key").unwrap(), value(9));
+        server.reports_when(|reports| reports[0].transport.rdma_connections == 1);
+    }
+}
+
+#[test]
+#[ignore = "needs RDMA devices: scripts/test --rdma"]
+fn a_link_that_is_down_for_a_while_is_a_typed_error_and_then_nothing() {
+    let server = TestServer::start(&["--shm", "off"]);
+    let client = Client::connect(&server.url("transport=auto&timeout=3s")).unwrap();
+    client.upsert(b"key", &value(1)).unwrap();
+    assert_eq!(client.transport_for(b"key").unwrap(), "rdma");
+    let snapshot = client.prepare_snapshot(&["key"]).unwrap();
+    let began = Clock.now();
+    let mut read = vec![0; BYTES];
+    let outcome = {
+        let _down = Trouble::begin(
+            &["ip link set eth1 down"],
+            &[
+                "ip link set eth1 up",
+                "ip neigh replace 10.77.0.1 lladdr 02:77:00:00:00:01 dev eth1 nud permanent",
+                "ip route replace 10.77.0.1 dev eth1 src 10.77.0.2 table 102",
+            ],
+        );
+        client.read_ranges_from_snapshot(&snapshot, &range(), &mut read, Freshness::Lease)
+    };
+    let took = Clock.now().since(began);
+    // TCP finds another way within the machine, so a read may even succeed.
+    match outcome {
+        Ok(()) => assert_eq!(read, value(1)),
+        Err(error) => assert!(is_expected(&error), "{error:?}"),
+    }
+    assert!(took < Duration::from_secs(8), "{took:?}");
+    assert_eq!(soon(|| client.get(b"key")), value(1));
+    // And over RDMA again, by itself.
+    soon(|| match client.transport_for(b"key") {
+        Ok("rdma") => Ok(()),
+        Ok(_) => Err(Error::ShuttingDown),
+        Err(error) => Err(error),
+    });
+    assert_eq!(client.get(b"key").unwrap(), value(1));
+}
+
+/// Trouble with the network that ends with this value, whatever becomes of the test.
+pub struct Trouble(&'static [&'static str]);
+
+impl Trouble {
+    pub fn begin(begin: &[&str], end: &'static [&'static str]) -> Trouble {
+        begin.iter().for_each(|command| run(command));
+        Trouble(end)
+    }
+}
+
+impl Drop for Trouble {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|command| run(command));
+    }
+}
+
+#[test]
+#[ignore = "needs RDMA devices: scripts/test --rdma"]
+fn where_rdma_alone_fails_the_lane_goes_on_over_tcp_and_comes_back() {
+    // A network that carries TCP and drops RoCE's packets, as one does whose firewall nobody has told of port 4791.
+    let server = TestServer::start(&["--shm", "off"]);
+    let client = Client::connect(&server.url("transport=auto&timeout=5s")).unwrap();
+    client.upsert(b"key", &value(2)).unwrap();
+    assert_eq!(client.transport_for(b"key").unwrap(), "rdma");
+    let snapshot = client.prepare_snapshot(&["key"]).unwrap();
+    let dropping = Trouble::begin(
+        &[
+            "tc qdisc add dev eth0 clsact",
+            // Where they come in: a sender that is told of the loss has Soft-RoCE send again and again without a pause.
+            "tc filter add dev eth0 ingress protocol ip u32 match ip protocol 17 0xff action drop",
+        ],
+        &["tc qdisc del dev eth0 clsact"],
+    );
+    // A snapshot of before is read on, by descriptors over TCP.
+    let began = Clock.now();
+    let mut read = vec![0; BYTES];
+    let outcome = client.read_ranges_from_snapshot(&snapshot, &range(), &mut read, Freshness::Lease);
+    let took = Clock.now().since(began);
+    assert!(took < Duration::from_secs(6), "{took:?}");
+    match outcome {
+        Ok(()) => assert_eq!(read, value(2)),
+        Err(error) => assert!(is_expected(&error), "{error:?}"),
+    }
+    assert_eq!(soon(|| client.get(b"key")), value(2));
+    assert_eq!(client.transport_for(b"key").unwrap(), "tcp");
+    drop(dropping);
+    soon(|| match client.get(b"key").and_then(|_| client.transport_for(b"key")) {
+        Ok("rdma") => Ok(()),
+        Ok(_) => Err(Error::ShuttingDown),
+        Err(error) => Err(error),
+    });
+    assert_eq!(client.get(b"key").unwrap(), value(2));
+}
