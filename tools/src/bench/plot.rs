@@ -96,7 +96,7 @@ mod tests {
     use crate::bench::histogram::Summary;
 
     fn row(p50: f64) -> Row {
-        let latency = Summary { p50, p95: p50, p99: p50 * 2.0, p999: p50 * 3.0, max: p50 * 4.0 };
+        let latency = Summary { p25: p50, p50, p95: p50, p99: p50 * 2.0, p999: p50 * 3.0, max: p50 * 4.0 };
         Row {
             varied: vec![("limit", "gather".into())],
             iterations: 1,

@@ -191,7 +191,7 @@ impl Row {
         };
         let mut cells: Vec<Cell> = flags.iter().map(|flag| Cell::new(varied(*flag))).collect();
         cells.push(right(self.iterations.to_string()));
-        let Summary { p50, p95, p99, p999, max } = self.latency;
+        let Summary { p50, p95, p99, p999, max, .. } = self.latency;
         cells.extend([p50, p95, p99, p999, max].map(|number| right(digits(number))));
         cells.push(Cell::new(self.unit.trim_start_matches("latency_").replace('_', " ")));
         if has_rate {
@@ -230,7 +230,7 @@ mod tests {
     fn row(limit: &str, tokens: Option<u64>, floor: Option<f64>) -> Row {
         let mut varied = vec![("limit", Value::from(limit))];
         varied.extend(tokens.map(|tokens| ("tokens", Value::from(tokens))));
-        let summary = |p50| Summary { p50, p95: 2.0, p99: 30.0, p999: 400.0, max: 5000.0 };
+        let summary = |p50| Summary { p25: p50 / 2.0, p50, p95: 2.0, p99: 30.0, p999: 400.0, max: 5000.0 };
         Row {
             varied,
             iterations: 10,

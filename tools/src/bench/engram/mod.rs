@@ -162,7 +162,8 @@ impl FloorTables {
         layers: &[EngramConfig],
         is_local: bool,
     ) -> Result<Option<FloorTables>, Failure> {
-        if !is_local || settings.transports.iter().all(|transport| *transport == TransportChoice::Tcp) {
+        let is_mapped = |transport| matches!(transport, TransportChoice::Auto | TransportChoice::Shm);
+        if !is_local || !settings.transports.iter().copied().any(is_mapped) {
             return Ok(None);
         }
         let row_bytes = preset.row_bytes();
@@ -227,7 +228,12 @@ impl Bench<'_> {
 
     /// Turns of some milliseconds.
     fn plan(&self) -> Plan {
-        let rounds_in_a_turn = if self.transport == TransportChoice::Tcp { 100 } else { 1000 };
+        let rounds_in_a_turn = match self.transport {
+            TransportChoice::Tcp => 100,
+            // Where the device is one in software a round takes milliseconds.
+            TransportChoice::Rdma => 20,
+            _ => 1000,
+        };
         Plan { rounds_in_a_turn, ..self.settings.plan }
     }
 
@@ -248,6 +254,8 @@ impl Bench<'_> {
                     }
                 }
             }
+        } else if self.transport == TransportChoice::Rdma {
+            floors.extend(self.read_list()?.map(|floor| (read_modes(), floor)));
         } else if let Some(FloorTables { segment, places }) = tables {
             let (tokens, seed) = (self.tokens, self.settings.seed);
             let gather: Box<dyn Workload> = match self.preset {
@@ -267,6 +275,24 @@ impl Bench<'_> {
             floors.push((read_modes(), gather));
         }
         Ok(floors)
+    }
+
+    /// READs of as many rows by a bare loop, if this machine has both devices.
+    fn read_list(&self) -> Result<Option<Box<dyn Workload>>, Failure> {
+        #[cfg(feature = "rdma")]
+        if let Some(server) = self.client.servers().first() {
+            let rows = self.layers.iter().flat_map(|layer| layer.table_vocab_sizes.iter().copied());
+            let row_bytes = self.preset.row_bytes();
+            let list = super::floor::read_list::ReadList::new(
+                &server.address,
+                places(rows, row_bytes),
+                row_bytes,
+                self.tokens,
+                self.settings.seed,
+            )?;
+            return Ok(list.map(|list| Box::new(list) as Box<dyn Workload>));
+        }
+        Ok(None)
     }
 
     fn tables(&self) -> usize {

@@ -8,6 +8,8 @@ pub mod echo_server;
 pub mod gather;
 pub mod peer;
 pub mod quiet;
+#[cfg(feature = "rdma")]
+pub mod read_list;
 pub mod ring;
 pub mod segment;
 pub mod tables;

@@ -243,8 +243,13 @@ fn one_thread(
     mut product: Box<dyn Workload>,
 ) -> Result<Measured, Failure> {
     let verified_bytes = product.prepare()?;
-    let has_floor = depth == 1 && target::is_local(client);
-    let mut floor = if has_floor { Some(floor_of(settings, case, count)?) } else { None };
+    let mut floor = match case.transport {
+        _ if depth > 1 => None,
+        TransportChoice::Rdma => read_of(client, case, settings.seed)?,
+        _ if target::is_local(client) => Some(floor_of(settings, case, count)?),
+        _ => None,
+    };
+    let has_floor = floor.is_some();
     let mut workloads: Vec<&mut dyn Workload> = vec![&mut *product];
     if let Some(floor) = &mut floor {
         floor.prepare()?;
@@ -263,12 +268,27 @@ fn one_thread(
 /// Turns of some milliseconds, whatever a round takes.
 fn plan_for(plan: Plan, case: Case) -> Plan {
     let rounds_in_a_turn = match (case.transport, case.bytes) {
+        // Where the device is one in software a round takes milliseconds.
+        (TransportChoice::Rdma, _) => 10,
         (_, LARGE_BYTES..) => 50,
         (TransportChoice::Tcp, _) => 200,
         _ if case.op == Op::Match => 500,
         _ => 2000,
     };
     Plan { rounds_in_a_turn, ..plan }
+}
+
+/// For a value over RDMA, one READ of as many bytes by a bare loop, if this machine has both devices. A get asks first: that is another
+/// round trip, which `ib_send_lat` measures.
+fn read_of(client: &Client, case: Case, seed: u64) -> Result<Option<Box<dyn Workload>>, Failure> {
+    #[cfg(feature = "rdma")]
+    if let (Op::Get, Some(server)) = (case.op, client.servers().first()) {
+        let places = super::floor::tables::places([1], case.bytes);
+        let list = super::floor::read_list::ReadList::new(&server.address, places, case.bytes, 1, seed)?;
+        return Ok(list.map(|list| Box::new(list) as Box<dyn Workload>));
+    }
+    let _ = (client, case, seed);
+    Ok(None)
 }
 
 fn floor_of(settings: &LatencySettings, case: Case, count: u64) -> Result<Box<dyn Workload>, Failure> {

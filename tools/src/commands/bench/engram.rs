@@ -34,7 +34,7 @@ pub struct EngramArguments {
     )]
     mode: Vec<Mode>,
     /// Transports to measure
-    #[arg(long, value_delimiter = ',', default_value = "shm,tcp", value_name = "shm,tcp")]
+    #[arg(long, value_delimiter = ',', default_value = "shm,tcp", value_name = "shm,tcp,rdma")]
     transport: Vec<TransportChoice>,
     /// Look-ups before anything is recorded, every byte of which is compared
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]

@@ -25,7 +25,7 @@ pub struct LatencyArguments {
     #[arg(long, value_delimiter = ',', default_value = "264,4KiB,1MiB", value_name = "SIZE,…")]
     size: Vec<ByteSize>,
     /// Transports to measure
-    #[arg(long, value_delimiter = ',', default_value = "shm,tcp", value_name = "shm,tcp")]
+    #[arg(long, value_delimiter = ',', default_value = "shm,tcp", value_name = "shm,tcp,rdma")]
     transport: Vec<TransportChoice>,
     /// Threads that call at the same time; more than one are held against no limit
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
