@@ -42,6 +42,7 @@ pub use client::{Client, Fallback, ObjectInfo, ServerInfo};
 pub use config::{ClientConfig, DEFAULT_PORT, TransportChoice};
 pub use dtype::Dtype;
 pub use engram::{EngramConfig, EngramError, EngramSet, EngramStore, RowFormat, RowIds};
+pub use lane::forget_lanes;
 pub use lanner_shared::time::{Clock, Instant};
 pub use lanner_shared::wire::put::Pin;
 pub use lanner_shared::{Error, Result};

@@ -1,0 +1,45 @@
+//! Keys: `str`, as UTF-8, or `bytes`. Both can't change, so a call reads them without the GIL.
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
+use pyo3::types::{PyBytes, PyString};
+
+/// A key.
+pub enum Key {
+    Text(PyBackedStr),
+    Bytes(PyBackedBytes),
+    /// Of no bytes: the prefix of all keys, and no key.
+    None,
+}
+
+impl AsRef<[u8]> for Key {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Key::Text(text) => text.as_bytes(),
+            Key::Bytes(bytes) => bytes,
+            Key::None => &[],
+        }
+    }
+}
+
+impl<'py> FromPyObject<'_, 'py> for Key {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Key> {
+        if object.is_instance_of::<PyString>() {
+            return Ok(Key::Text(object.extract()?));
+        }
+        if object.is_instance_of::<PyBytes>() {
+            return Ok(Key::Bytes(object.extract().map_err(PyErr::from)?));
+        }
+        Err(PyTypeError::new_err(format!("a key is str or bytes, not '{}'", object.get_type().name()?)))
+    }
+}
+
+impl Key {
+    /// The prefix of all keys.
+    pub fn empty() -> Key {
+        Key::None
+    }
+}

@@ -1,0 +1,213 @@
+"""Calls of ``Client`` and what they answer, over shared memory and TCP."""
+
+from __future__ import annotations
+
+import array
+
+import numpy as np
+import pytest
+
+import lanner
+
+
+def test_a_miss_is_not_an_empty_value(client, name):
+    client.upsert(name + "empty", b"")
+    assert client.get(name + "empty") == b""
+    assert client.get(name + "nothing") is None
+    assert client.get_batch([name + "nothing", name + "empty"]) == [None, b""]
+    assert client.get_into(name + "empty", bytearray(0)) == 0
+    assert client.get_into(name + "nothing", bytearray(8)) is None
+    assert client.size(name + "empty") == 0
+    assert client.size(name + "nothing") is None
+
+
+def test_put_refuses_what_upsert_replaces(client, name):
+    client.upsert(name + "k", b"one")
+    with pytest.raises(lanner.AlreadyExists) as raised:
+        client.put(name + "k", b"two")
+    assert (raised.value.code, raised.value.index) == (2, 0)
+    assert client.put_batch([name + "k", name + "new"], [b"two", b"2"]) == [False, True]
+    assert client.upsert_batch([name + "k"], [b"three"]) == [True]
+    assert client.get_batch([name + "k", name + "new"]) == [b"three", b"2"]
+    assert client.remove_batch([name + "k", name + "k2", name + "new"]) == [True, False, True]
+
+
+def test_keys_are_text_or_bytes(client, name):
+    client.upsert(name + "ä", b"1")
+    assert client.get((name + "ä").encode()) == b"1"
+    assert client.exists_batch([name + "ä", name.encode() + b"\xff\x00"]) == [True, False]
+    for wrong in (7, None, bytearray(b"k")):
+        with pytest.raises(TypeError, match="str or bytes"):
+            client.get(wrong)
+    with pytest.raises(TypeError):
+        client.get_batch("not a list")
+    with pytest.raises(lanner.InvalidArgument) as raised:
+        client.get_batch(["k", b"x" * 1025])
+    assert (raised.value.code, raised.value.index) == (5, 1)
+
+
+def test_values_are_whatever_has_memory(client, name):
+    matrix = np.arange(12, dtype=np.float32).reshape(3, 4)
+    for value in (b"bytes", bytearray(b"array"), memoryview(b"view"), array.array("d", [1.5, 2.5]), matrix, matrix[1:]):
+        client.upsert(name + "v", value)
+        assert client.get(name + "v") == bytes(memoryview(value).cast("B") if not isinstance(value, np.ndarray) else value.tobytes())
+    for wrong in ("text", 7, None, [b"x"]):
+        with pytest.raises(TypeError, match="buffer protocol"):
+            client.put(name + "w", wrong)
+    with pytest.raises(BufferError, match="contiguous"):
+        client.put(name + "w", matrix[:, 1])
+
+
+def test_get_into_writes_to_the_buffer_itself(client, name):
+    data = np.random.default_rng(1).integers(0, 255, 1 << 20, dtype=np.uint8)
+    client.upsert(name + "big", data)
+    target = np.zeros(len(data) + 3, np.uint8)
+    assert client.get_into(name + "big", target) == len(data)
+    assert (target[:-3] == data).all() and not target[-3:].any()
+    part = np.zeros((4, 1 << 18), np.uint8)
+    assert client.get_into(name + "big", part) == len(data)
+    assert (part.ravel() == data).all()
+    for read_only in (bytes(8), memoryview(b"12345678"), np.frombuffer(b"12345678", np.uint8)):
+        with pytest.raises(BufferError, match="writable"):
+            client.get_into(name + "big", read_only)
+    with pytest.raises(BufferError, match="contiguous"):
+        client.get_into(name + "big", part[:, ::2])
+    with pytest.raises(lanner.InvalidArgument) as raised:
+        client.get_into(name + "big", bytearray(5))
+    assert (raised.value.code, raised.value.needed) == (8, 1 << 20)
+
+
+def test_a_batch_keeps_its_places(client, name):
+    keys = [f"{name}{index}" for index in range(10)]
+    client.upsert_batch(keys, [bytes([index] * 100) for index in range(10)])
+    client.remove(keys[4])
+    rows = np.full((10, 100), 255, np.uint8)
+    assert client.get_into_batch(keys, list(rows)) == [100] * 4 + [None] + [100] * 5
+    assert [row[0] for row in rows] == [0, 1, 2, 3, 255, 5, 6, 7, 8, 9]
+    assert client.size_batch(keys) == [100] * 4 + [None] + [100] * 5
+    small = [bytearray(100), bytearray(3)]
+    with pytest.raises(lanner.InvalidArgument):
+        client.get_into_batch(keys[:2], small)
+    size, error = client.get_into_batch(keys[:2], small, return_exceptions=True)
+    assert size == 100 and isinstance(error, lanner.InvalidArgument) and error.index == 1
+    for call, others in ((client.get_into_batch, [bytearray(1)]), (client.put_batch, [b""])):
+        with pytest.raises(ValueError, match="2 keys and 1"):
+            call(keys[:2], others)
+
+
+def test_buffers_that_overlap_are_refused(client, name):
+    client.upsert_batch([name + "a", name + "b"], [b"a" * 8, b"b" * 8])
+    memory = np.zeros(16, np.uint8)
+    with pytest.raises(ValueError, match="buffers 0 and 1 overlap"):
+        client.get_into_batch([name + "a", name + "b"], [memory[:8], memory[7:15]])
+    assert client.get_into_batch([name + "a", name + "b"], [memory[8:], memory[:8]]) == [8, 8]
+    assert memory.tobytes() == b"b" * 8 + b"a" * 8
+
+
+def test_ranges(client, name):
+    client.upsert_batch([name + "a", name + "b"], [bytes(range(100)), bytes(range(100, 200))])
+    keys = [name + "a", name + "b"]
+    target = bytearray(6)
+    client.read_ranges(keys, [(1, 5, 2, 0), (0, 97, 3, 3)], target)
+    assert target == bytes([105, 106, 0, 97, 98, 99])
+    client.read_ranges(keys, np.array([[0, 1, 1, 2]]), target)
+    assert target[2] == 1
+    with pytest.raises(lanner.InvalidArgument) as raised:
+        client.read_ranges(keys, [(0, 0, 1, 0), (0, 99, 2, 1)], target)
+    assert (raised.value.code, raised.value.index) == (6, 1)
+    with pytest.raises(lanner.NotFound) as raised:
+        client.read_ranges([name + "a", name + "none"], [(1, 0, 1, 0)], target)
+    assert raised.value.index == 1
+    with pytest.raises(ValueError, match=r"\[n, 4\]"):
+        client.read_ranges(keys, np.zeros((2, 3), np.int64), target)
+    with pytest.raises(ValueError, match="negative"):
+        client.read_ranges(keys, np.array([[0, -1, 1, 2]]), target)
+    with pytest.raises(TypeError, match="int64"):
+        client.read_ranges(keys, np.zeros((2, 4), np.int32), target)
+
+
+def test_list_and_longest_prefix(client, name):
+    client.upsert_batch([name + "x/1", name + "x/2", name + "y"], [b"1", b"22", b"3"])
+    assert client.list(name + "x/") == [((name + "x/1").encode(), 1), ((name + "x/2").encode(), 2)]
+    assert client.list(name + "x/", limit=1) == [((name + "x/1").encode(), 1)]
+    assert client.list(name + "x/", limit=0) == []
+    assert client.longest_prefix(name + "x/15") == (name + "x/1").encode()
+    assert client.longest_prefix("nothing begins like this") is None
+
+
+def test_chains(client, name):
+    keys = [f"{name}block{index}" for index in range(70)]
+    values = [bytes([index]) * 64 for index in range(70)]
+    assert len(client.match_chain(keys)) == 0
+    assert client.put_chain(keys, 0, values[:40]) == [True] * 40
+    assert client.put_chain(keys, 38, values[38:]) == [False] * 2 + [True] * 30
+    snapshot = client.match_chain(keys)
+    assert len(snapshot) == 70
+    client.remove(lanner.stored_keys(keys)[50])
+    held = client.match_chain(keys)
+    assert len(held) == 50
+    rows = np.zeros((50, 64), np.uint8)
+    held.read_into([(index, 0, 64, 64 * index) for index in range(50)], rows)
+    assert (rows == np.arange(50, dtype=np.uint8)[:, None]).all()
+    with pytest.raises(lanner.InvalidArgument):
+        client.match_chain([])
+
+
+def test_snapshots(client, name):
+    keys = [name + "a", name + "b"]
+    client.upsert_batch(keys, [b"0123456789", b"abcdefghij"])
+    snapshot = client.prepare_snapshot(keys)
+    assert len(snapshot) == 2 and snapshot.value_bytes(1) == 10 and 0 < snapshot.remaining <= 5
+    assert not snapshot.needs_refresh
+    with pytest.raises(IndexError):
+        snapshot.value_bytes(2)
+    target = bytearray(4)
+    client.upsert(name + "a", b"new content")
+    snapshot.read_into([(0, 8, 2, 0), (1, 0, 2, 2)], target)
+    assert target == b"89ab"
+    with pytest.raises(lanner.Stale) as raised:
+        snapshot.read_into([(0, 8, 2, 0)], target, checked=True)
+    assert raised.value.code == 4
+    snapshot.read_into([(0, 8, 2, 0)], target, checked=True, refresh=True)
+    assert target[:2] == b"en"
+    with pytest.raises(lanner.NotFound) as raised:
+        client.prepare_snapshot([name + "a", name + "none"])
+    assert raised.value.index == 1
+    client.remove_batch(keys)
+    with pytest.raises(lanner.NotFound):
+        snapshot.refresh()
+
+
+def test_options_of_puts(client, name):
+    client.upsert(name + "k", b"1", ttl=60, pin="hard", group=name)
+    with pytest.raises(lanner.InvalidArgument):
+        client.upsert(name + "k", b"1", pin="hard")
+    with pytest.raises(ValueError, match="none of none, soft, hard"):
+        client.upsert(name + "k", b"1", pin="nail")
+    for wrong in (-1, float("nan"), 1e300):
+        with pytest.raises(ValueError, match="positive number"):
+            client.upsert(name + "k", b"1", ttl=wrong)
+
+
+def test_addresses_are_read_and_written(client, name):
+    source = np.arange(300, dtype=np.uint8).reshape(3, 100)
+    target = np.zeros_like(source)
+    keys = [f"{name}{index}" for index in range(3)]
+    at = lambda rows: [row.ctypes.data for row in rows]
+    assert client.put_from_addresses(keys, at(source), [100] * 3) == [True] * 3
+    assert client.put_from_addresses(keys, at(source), [100] * 3) == [False] * 3
+    assert client.put_from_addresses(keys, at(source), [100] * 3, replace=True) == [True] * 3
+    assert client.get_into_addresses([*keys[:2], name + "none"], at(target), [100] * 3) == [100, 100, None]
+    assert (target[:2] == source[:2]).all() and not target[2].any()
+    with pytest.raises(ValueError, match="no memory"):
+        client.get_into_addresses(keys[:1], [0], [100])
+    with pytest.raises(ValueError, match="overlap"):
+        client.get_into_addresses(keys[:2], [target.ctypes.data] * 2, [100] * 2)
+
+
+def test_what_a_client_says_of_itself(client):
+    assert client.transport_for("k") in client.url
+    server = client.servers()[0]
+    assert server["shards"] == 1 and server["capacity_bytes"] > 0
+    assert client.stats()[0][0] == server["address"]
+    assert repr(client).startswith("lanner.Client('lanner://127.0.0.1:")

@@ -1,0 +1,116 @@
+"""Engram tables and sharded tensors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import lanner
+from lanner import errors
+
+VOCABULARIES = [100, 50, 77]
+
+
+@pytest.fixture
+def layer(request):
+    """A number of a layer that no other test has."""
+    return abs(hash(request.node.nodeid)) % (1 << 31)
+
+
+@pytest.fixture
+def tables():
+    random = np.random.default_rng(7)
+    return [random.standard_normal((rows, 16), dtype=np.float32) for rows in VOCABULARIES]
+
+
+@pytest.fixture
+def store(client, layer, tables):
+    store = lanner.EngramStore(client, layer, VOCABULARIES, dtype="float32", embedding_dim=16)
+    store.populate(tables)
+    yield store
+    store.remove_from_store(force=True)
+
+
+def ids_of(batch: int, length: int) -> np.ndarray:
+    random = np.random.default_rng(batch * length)
+    return np.stack([random.integers(0, rows, (batch, length)) for rows in VOCABULARIES], axis=-1)
+
+
+def expected(tables, ids):
+    return np.stack([table[ids[..., head]] for head, table in enumerate(tables)], axis=2)
+
+
+def test_look_ups_are_the_rows(store, tables):
+    ids = ids_of(2, 5)
+    for given in (ids, ids.tolist(), memoryview(ids)):
+        assert (store.lookup(given) == expected(tables, ids)).all()
+    out = np.empty((2, 5, 3, 16), np.float32)
+    store.lookup_into(ids, out, checked=True)
+    assert (out == expected(tables, ids)).all()
+    assert (store.heads, store.row_bytes, store.embedding_dim, store.dtype) == (3, 64, 16, "float32")
+
+
+def test_what_is_wrong_with_a_look_up_is_said(store, client, layer):
+    ids = ids_of(1, 2)
+    with pytest.raises(errors.EngramError, match="out of range"):
+        store.lookup(ids + 100)
+    with pytest.raises(errors.EngramError, match="heads"):
+        store.lookup(ids[..., :2].copy())
+    with pytest.raises(errors.EngramError, match="buffer"):
+        store.lookup_into(ids, bytearray(3))
+    with pytest.raises(ValueError, match=r"\[B, L, H\]"):
+        store.lookup_into(ids[0], bytearray(384))
+    with pytest.raises(ValueError, match="different lengths"):
+        store.lookup_into([[[1, 2, 3], [1, 2]]], bytearray(384))
+    with pytest.raises(TypeError, match="int64"):
+        store.lookup_into(ids.astype(np.int32), bytearray(384))
+    with pytest.raises(errors.EngramError):
+        store.lookup_into(np.empty((0, 0, 3), np.int64), bytearray(0))
+    absent = lanner.EngramStore(client, layer + 1, [5], row_bytes=8)
+    with pytest.raises(errors.MissingTables, match="populate"):
+        absent.lookup([[[1]]])
+    with pytest.raises(ValueError, match="row_bytes, or as dtype"):
+        lanner.EngramStore(client, 1, [5])
+    with pytest.raises(errors.EngramError, match="neither a client"):
+        lanner.EngramStore(None, 1, [5], row_bytes=8).lookup([[[1]]])
+
+
+def test_a_set_looks_all_layers_up_at_once(client, store, tables, layer):
+    ids = ids_of(1, 3)
+    layers = lanner.EngramSet(client, [store, store])
+    out = np.empty((2, 1, 3, 3, 16), np.float32)
+    layers.lookup_into([ids, ids[:, ::-1].copy()], out)
+    assert (out[0] == expected(tables, ids)).all() and (out[1] == expected(tables, ids[:, ::-1])).all()
+    assert layers.layers == [layer, layer]
+    with pytest.raises(errors.EngramError):
+        layers.lookup_into([ids], out[:1])
+
+
+def test_any_partition_of_a_tensor_can_be_read(client, name):
+    whole = np.arange(6 * 8, dtype=np.float32).reshape(6, 8)
+    tensor = lanner.ShardedTensor.create(client, name[-100:], "float32", [6, 8], split_axis=0, parts=[4, 2])
+    with pytest.raises(errors.MissingParts):
+        tensor.whole().read_into(np.empty_like(whole))
+    tensor.write_part(0, whole[:4])
+    tensor.write_part(1, whole[4:])
+    opened = lanner.ShardedTensor.open(client, name[-100:])
+    assert (opened.shape, opened.dtype, opened.part_lengths) == ([6, 8], "float32", [4, 2])
+    for index in range(2):
+        half = opened.partition(1, 2, index)
+        out = np.empty(half.shape, np.float32)
+        half.read_into(out)
+        half.read_into(out)
+        assert (out == whole[:, 4 * index : 4 * index + 4]).all() and half.nbytes == out.nbytes
+    rows = opened.slice(0, 3, 5)
+    out = np.empty((2, 8), np.float32)
+    rows.read_into(out)
+    assert (out == whole[3:5]).all()
+    with pytest.raises(errors.TensorError):
+        opened.slice(0, 5, 3)
+    with pytest.raises(errors.TensorError):
+        tensor.write_part(0, whole)
+    with pytest.raises(errors.TensorError):
+        rows.read_into(bytearray(3))
+    assert tensor.remove()
+    with pytest.raises(errors.MissingParts):
+        lanner.ShardedTensor.open(client, name[-100:])
