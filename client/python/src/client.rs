@@ -1,6 +1,6 @@
 //! `lanner.Client`.
 
-use crate::addresses::{self, Span};
+use crate::addresses::{self, Parts, Span};
 use crate::buffer::{self, Export};
 use crate::errors::OrRaise;
 use crate::fork::{ForkSafe, Held};
@@ -337,6 +337,56 @@ impl Client {
             let values = unsafe { addresses::values(&spans) };
             let items: Vec<(&[u8], &[u8])> =
                 keys.iter().zip(values).map(|(key, value)| (key.as_ref(), value)).collect();
+            match replace {
+                true => client.upsert_batch(&items, options.as_rust()),
+                false => client.put_batch(&items, options.as_rust()),
+            }
+        });
+        stored(py, outcomes.or_raise(py)?, return_exceptions)
+    }
+
+    #[pyo3(signature = (keys, addresses, sizes, *, return_exceptions = false))]
+    fn get_into_parts<'py>(
+        &self,
+        py: Python<'py>,
+        keys: Vec<Key>,
+        addresses: Vec<Vec<usize>>,
+        sizes: Vec<Vec<usize>>,
+        return_exceptions: bool,
+    ) -> PyResult<Bound<'py, PyList>> {
+        check_lengths(keys.len(), addresses.len(), "lists of addresses")?;
+        let parts = Parts::all(&addresses, &sizes)?;
+        buffer::check_apart(addresses.iter().flatten().copied().zip(sizes.iter().flatten().copied()))?;
+        let client = self.ours(py)?;
+        let outcomes = py.detach(|| {
+            // SAFETY: the caller of this function answers for its addresses; they don't overlap.
+            unsafe { addresses::read_parts(&parts, |targets| client.get_into_batch(&keys, targets)) }
+        });
+        read(py, outcomes.or_raise(py)?, return_exceptions)
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+    #[pyo3(signature = (keys, addresses, sizes, *, replace = false, ttl = None, pin = None, group = None, return_exceptions = false))]
+    fn put_from_parts<'py>(
+        &self,
+        py: Python<'py>,
+        keys: Vec<Key>,
+        addresses: Vec<Vec<usize>>,
+        sizes: Vec<Vec<usize>>,
+        replace: bool,
+        ttl: Option<f64>,
+        pin: Option<&str>,
+        group: Option<Key>,
+        return_exceptions: bool,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let options = Options::new(ttl, pin, group)?;
+        check_lengths(keys.len(), addresses.len(), "lists of addresses")?;
+        let parts = Parts::all(&addresses, &sizes)?;
+        let client = self.ours(py)?;
+        let outcomes = py.detach(|| {
+            // SAFETY: the caller of this function answers for its addresses.
+            let values = parts.iter().map(|parts| unsafe { parts.value() });
+            let items: Vec<_> = keys.iter().zip(values).collect();
             match replace {
                 true => client.upsert_batch(&items, options.as_rust()),
                 false => client.put_batch(&items, options.as_rust()),

@@ -205,6 +205,24 @@ def test_addresses_are_read_and_written(client, name):
         client.get_into_addresses(keys[:2], [target.ctypes.data] * 2, [100] * 2)
 
 
+def test_values_in_several_pieces(client, name):
+    source = np.arange(100, dtype=np.uint8)
+    target = np.zeros(100, np.uint8)
+    start, to = source.ctypes.data, target.ctypes.data
+    keys = [name + "a", name + "b"]
+    assert client.put_from_parts(keys, [[start + 50, start], [start]], [[10, 5], [7]]) == [True, True]
+    assert client.get(name + "a") == bytes([*range(50, 60), *range(5)])
+    got = client.get_into_parts([*keys, name + "none"], [[to, to + 90, to + 20], [to + 50], [to + 70]], [[4, 6, 20], [7], [1]])
+    assert got == [15, 7, None]
+    assert target[:4].tolist() == [50, 51, 52, 53] and target[90:96].tolist() == list(range(54, 60))
+    assert target[20:25].tolist() == list(range(5)) and target[50:57].tolist() == list(range(7))
+    assert not target[25:50].any() and not target[70]
+    with pytest.raises(lanner.InvalidArgument):
+        client.get_into_parts(keys[:1], [[to, to + 90]], [[4, 6]])
+    with pytest.raises(ValueError, match="overlap"):
+        client.get_into_parts(keys[:1], [[to, to + 3]], [[4, 60]])
+
+
 def test_what_a_client_says_of_itself(client):
     assert client.transport_for("k") in client.url
     server = client.servers()[0]

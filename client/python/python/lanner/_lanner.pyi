@@ -152,6 +152,31 @@ class Client:
     ) -> list[bool]:
         """``put_batch`` (with ``replace``: ``upsert_batch``) from memory named by its address, for which the caller answers."""
 
+    def get_into_parts(
+        self,
+        keys: Sequence[Key],
+        addresses: Sequence[Sequence[int]],
+        sizes: Sequence[Sequence[int]],
+        *,
+        return_exceptions: bool = False,
+    ) -> list[int | None]:
+        """As ``get_into_addresses``, each value spread over several pieces of memory in order. Values of more than one piece are copied
+        once more; where that matters, read ranges of a snapshot."""
+
+    def put_from_parts(
+        self,
+        keys: Sequence[Key],
+        addresses: Sequence[Sequence[int]],
+        sizes: Sequence[Sequence[int]],
+        *,
+        replace: bool = False,
+        ttl: float | None = None,
+        pin: Pin | None = None,
+        group: Key | None = None,
+        return_exceptions: bool = False,
+    ) -> list[bool]:
+        """As ``put_from_addresses``, each value put together from several pieces of memory."""
+
     def servers(self) -> list[dict[str, Any]]:
         """Each server: ``address``, ``boot_id``, ``shards``, ``capacity_bytes``, ``max_value_bytes``, ``lease_ms``. Asks nothing."""
 

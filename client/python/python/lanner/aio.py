@@ -19,7 +19,8 @@ from . import _lanner
 #: Calls of ``lanner.Client`` that wait for a server.
 WAITING = (
     "put upsert put_batch upsert_batch get get_batch get_into get_into_batch exists exists_batch remove remove_batch size size_batch"
-    " read_ranges list longest_prefix put_chain get_into_addresses put_from_addresses stats"
+    " read_ranges list longest_prefix put_chain get_into_addresses put_from_addresses get_into_parts"
+    " put_from_parts stats"
 ).split()
 
 

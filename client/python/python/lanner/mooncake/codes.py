@@ -1,0 +1,42 @@
+"""Return codes of Mooncake Store, and which of them an error of Lanner becomes."""
+
+from __future__ import annotations
+
+import logging
+
+from .. import errors
+
+logger = logging.getLogger("lanner.mooncake")
+
+OK = 0
+INTERNAL_ERROR = -1
+NO_AVAILABLE_HANDLE = -200
+INVALID_PARAMS = -600
+OBJECT_NOT_FOUND = -704
+LEASE_EXPIRED = -707
+RPC_FAIL = -900
+
+_OF_CLASS: tuple[tuple[type[BaseException], int], ...] = (
+    (errors.NotFound, OBJECT_NOT_FOUND),
+    # Mooncake, too, calls a put done whose key is there already.
+    (errors.AlreadyExists, OK),
+    (errors.Stale, LEASE_EXPIRED),
+    (errors.Busy, NO_AVAILABLE_HANDLE),
+    (errors.ConnectionFailed, RPC_FAIL),
+    (ValueError, INVALID_PARAMS),
+)
+
+
+def code_of(error: BaseException) -> int:
+    """The code for an error. What the caller can't expect is logged: a program that looks at codes only would never see its text."""
+    for kind, code in _OF_CLASS:
+        if isinstance(error, kind):
+            if code not in (OK, OBJECT_NOT_FOUND):
+                logger.warning("%s (answered as %d)", error, code)
+            return code
+    logger.error("%s (answered as %d)", error, INTERNAL_ERROR)
+    return INTERNAL_ERROR
+
+
+#: What a call answers with a code, not an exception. Arguments of the wrong type raise, as they do in Mooncake.
+CODED = (errors.LannerError, ValueError, OSError)

@@ -1,0 +1,407 @@
+"""``MooncakeDistributedStore`` on Lanner."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from typing import Any
+
+from .. import errors
+from .._lanner import Client, Snapshot
+from .absent import AbsentCalls
+from .codes import CODED, INTERNAL_ERROR, INVALID_PARAMS, LEASE_EXPIRED, OBJECT_NOT_FOUND, OK, RPC_FAIL, code_of, logger
+from .setup import arguments_of, bytes_of, url_of
+from .tensors import TensorCalls
+from .types import BufferHandle, Descriptor, ReplicaDescriptor, ReplicateConfig
+
+#: How often a value that grows while it's read is asked for again.
+_MAX_READS = 4
+
+
+class MooncakeDistributedStore(TensorCalls, AbsentCalls):
+    """The class that programs written for Mooncake Store make. Calls answer with Mooncake's codes: 0 or more is good.
+
+    Before ``setup`` and after ``close`` every call fails with -1, and reads find nothing.
+    """
+
+    def __init__(self) -> None:
+        self._client: Client | None = None
+        self._hostname = ""
+        self._registered: dict[int, int] = {}
+        self._reads: dict[str, Snapshot] = {}
+        self._writes: dict[str, bytearray] = {}
+
+    # --- life -------------------------------------------------------------------------------------------------------------------------
+
+    def setup(self, *arguments: Any, **keywords: Any) -> int:
+        """Connects. Takes Mooncake's positional, keyword and dictionary forms; ``master_server_addr`` names the Lanner servers. Sizes are
+        checked and otherwise ignored: memory is the servers'."""
+        named = arguments_of(arguments, keywords)
+        try:
+            for size in ("global_segment_size", "local_buffer_size"):
+                bytes_of(named.get(size, 0))
+            known = {name: str(named[name]) for name in ("protocol", "rdma_devices", "tenant_id") if name in named}
+            url = url_of(str(named.get("master_server_addr", "")), **known)
+            self._client = Client(url)
+        except CODED as error:
+            return code_of(error)
+        self._hostname = str(named.get("local_hostname", ""))
+        logger.info("connected to %s", self._client.url)
+        return OK
+
+    @property
+    def client(self) -> Client:
+        """The client of Lanner behind this. ``RuntimeError`` before ``setup``."""
+        if self._client is None:
+            raise errors.SystemFailed("the store isn't set up; call setup() first")
+        return self._client
+
+    def close(self) -> int:
+        self._client = None
+        self._reads.clear()
+        self._writes.clear()
+        return OK
+
+    def health_check(self) -> int:
+        """0 if every server answers, else 1."""
+        try:
+            self.client.stats()
+            return 0
+        except CODED:
+            return 1
+
+    def get_hostname(self) -> str:
+        return self._hostname
+
+    def register_buffer(self, buffer_ptr: int, size: int) -> int:
+        """Remembers the memory; Lanner reads and writes any. -600 for memory that is registered already."""
+        if buffer_ptr in self._registered or buffer_ptr <= 0 or size <= 0:
+            return INVALID_PARAMS
+        self._registered[buffer_ptr] = size
+        return OK
+
+    def unregister_buffer(self, buffer_ptr: int) -> int:
+        return OK if self._registered.pop(buffer_ptr, None) is not None else INVALID_PARAMS
+
+    # --- put --------------------------------------------------------------------------------------------------------------------------
+
+    def _put(self, keys: list[str], values: list[Any], replace: bool, config: ReplicateConfig | None) -> int:
+        try:
+            views = [memoryview(value) for value in values]
+            if len(keys) != len(views) or not all(view.nbytes for view in views):
+                return INVALID_PARAMS
+            call = self.client.upsert_batch if replace else self.client.put_batch
+            call(keys, views, pin=config.pin if config else None)
+            return OK
+        except CODED as error:
+            return code_of(error)
+
+    def put(self, key: str, value: Any, config: ReplicateConfig | None = None) -> int:
+        return self._put([key], [value], False, config)
+
+    def put_batch(self, keys: list[str], values: list[Any], config: ReplicateConfig | None = None) -> int:
+        return self._put(keys, values, False, config)
+
+    def put_parts(self, key: str, *args: Any, config: ReplicateConfig | None = None) -> int:
+        return self._put([key], [b"".join(args)], False, config)
+
+    def upsert(self, key: str, value: Any, config: ReplicateConfig | None = None) -> int:
+        return self._put([key], [value], True, config)
+
+    def upsert_batch(self, keys: list[str], values: list[Any], config: ReplicateConfig | None = None) -> int:
+        return self._put(keys, values, True, config)
+
+    def upsert_parts(self, key: str, *args: Any, config: ReplicateConfig | None = None) -> int:
+        return self._put([key], [b"".join(args)], True, config)
+
+    def _put_parts(
+        self, keys: list[str], addresses: list[list[int]], sizes: list[list[int]], replace: bool, config: ReplicateConfig | None
+    ) -> list[int]:
+        try:
+            if not len(keys) == len(addresses) == len(sizes) or not all(sum(parts) > 0 for parts in sizes):
+                return [INVALID_PARAMS] * len(keys)
+            pin = config.pin if config else None
+            outcomes = self.client.put_from_parts(keys, addresses, sizes, replace=replace, pin=pin, return_exceptions=True)
+            return [OK if isinstance(outcome, bool) else code_of(outcome) for outcome in outcomes]
+        except CODED as error:
+            return [code_of(error)] * len(keys)
+
+    def put_from(self, key: str, buffer_ptr: int, size: int, config: ReplicateConfig | None = None) -> int:
+        return self._put_parts([key], [[buffer_ptr]], [[size]], False, config)[0]
+
+    def batch_put_from(
+        self, keys: list[str], buffer_ptrs: list[int], sizes: list[int], config: ReplicateConfig | None = None
+    ) -> list[int]:
+        return self._put_parts(keys, [[ptr] for ptr in buffer_ptrs], [[size] for size in sizes], False, config)
+
+    def batch_put_from_multi_buffers(
+        self, keys: list[str], all_buffer_ptrs: list[list[int]], all_sizes: list[list[int]], config: ReplicateConfig | None = None
+    ) -> list[int]:
+        return self._put_parts(keys, all_buffer_ptrs, all_sizes, False, config)
+
+    def upsert_from(self, key: str, buffer_ptr: int, size: int, config: ReplicateConfig | None = None) -> int:
+        return self._put_parts([key], [[buffer_ptr]], [[size]], True, config)[0]
+
+    def batch_upsert_from(
+        self, keys: list[str], buffer_ptrs: list[int], sizes: list[int], config: ReplicateConfig | None = None
+    ) -> list[int]:
+        return self._put_parts(keys, [[ptr] for ptr in buffer_ptrs], [[size] for size in sizes], True, config)
+
+    def put_from_with_metadata(
+        self,
+        key: str,
+        buffer_ptr: int,
+        metadata_buffer_ptr: int,
+        size: int,
+        metadata_size: int,
+        config: ReplicateConfig | None = None,
+    ) -> int:
+        """Stores the metadata and, behind it, the buffer as one value."""
+        return self._put_parts([key], [[metadata_buffer_ptr, buffer_ptr]], [[metadata_size, size]], False, config)[0]
+
+    # --- get --------------------------------------------------------------------------------------------------------------------------
+
+    def get(self, key: str) -> bytes:
+        """The value; ``b""`` if there is none or it can't be read, as in Mooncake (``is_exist`` tells which)."""
+        return self.get_batch([key])[0]
+
+    def get_batch(self, keys: list[str]) -> list[bytes]:
+        try:
+            return [value if isinstance(value, bytes) else b"" for value in self.client.get_batch(keys, return_exceptions=True)]
+        except CODED as error:
+            code_of(error)
+            return [b""] * len(keys)
+
+    def _read(self, key: str) -> BufferHandle | None:
+        """The value in memory of its own; ``None`` if there is none."""
+        for _ in range(_MAX_READS):
+            size = self.client.size(key)
+            if size is None:
+                return None
+            handle = BufferHandle(size)
+            try:
+                got = self.client.get_into(key, handle)
+            except errors.InvalidArgument:
+                continue  # replaced by a longer one in between
+            if got is not None:
+                del handle[got:]
+                return handle
+        return None
+
+    def get_buffer(self, key: str) -> BufferHandle | None:
+        try:
+            return self._read(key)
+        except CODED as error:
+            code_of(error)
+            return None
+
+    def batch_get_buffer(self, keys: list[str]) -> list[BufferHandle | None]:
+        return [self.get_buffer(key) for key in keys]
+
+    def batch_get_into_multi_buffers(
+        self,
+        keys: list[str],
+        all_buffer_ptrs: list[list[int]],
+        all_sizes: list[list[int]],
+        prefer_alloc_in_same_node: bool = False,
+    ) -> list[int]:
+        """Bytes read of each value, or why it wasn't."""
+        try:
+            outcomes = self.client.get_into_parts(keys, all_buffer_ptrs, all_sizes, return_exceptions=True)
+        except CODED as error:
+            return [code_of(error)] * len(keys)
+        return [_read_code(outcome) for outcome in outcomes]
+
+    def batch_get_into(self, keys: list[str], buffer_ptrs: list[int], sizes: list[int]) -> list[int]:
+        try:
+            outcomes = self.client.get_into_addresses(keys, buffer_ptrs, sizes, return_exceptions=True)
+        except CODED as error:
+            return [code_of(error)] * len(keys)
+        return [_read_code(outcome) for outcome in outcomes]
+
+    def get_into(self, key: str, buffer_ptr: int, size: int) -> int:
+        return self.batch_get_into([key], [buffer_ptr], [size])[0]
+
+    def get_into_ranges(
+        self,
+        buffer_ptrs: list[int],
+        all_keys: list[list[str]],
+        all_dst_offsets: list[list[list[int]]],
+        all_src_offsets: list[list[list[int]]],
+        all_sizes: list[list[list[int]]],
+    ) -> list[list[list[int]]]:
+        """For each buffer, of each of its keys, each range: bytes read, or why it wasn't."""
+        per_buffer = zip(buffer_ptrs, all_keys, all_dst_offsets, all_src_offsets, all_sizes, strict=True)
+        return [self._ranges_into(*one) for one in per_buffer]
+
+    def _ranges_into(
+        self, address: int, keys: list[str], targets: list[list[int]], sources: list[list[int]], sizes: list[list[int]]
+    ) -> list[list[int]]:
+        ranges = [
+            (index, source, size, target)
+            for index, key_ranges in enumerate(zip(targets, sources, sizes, strict=True))
+            for target, source, size in zip(*key_ranges, strict=True)
+        ]
+        try:
+            self._read_ranges(keys, ranges, address)
+            return sizes
+        except CODED as error:
+            if not isinstance(error, (errors.NotFound, errors.InvalidArgument)):
+                return [[code_of(error)] * len(key_sizes) for key_sizes in sizes]
+        # One of them is missing or out of bounds: each by itself says which.
+        codes: list[list[int]] = [[] for _ in keys]
+        for index, source, size, target in ranges:
+            try:
+                self._read_ranges([keys[index]], [(0, source, size, target)], address)
+                codes[index].append(size)
+            except CODED as error:
+                codes[index].append(code_of(error))
+        return codes
+
+    def _read_ranges(self, keys: list[str], ranges: list[tuple[int, int, int, int]], address: int) -> None:
+        if ranges:
+            end = max(target + size for _, _, size, target in ranges)
+            self.client.read_ranges(keys, ranges, (ctypes.c_ubyte * end).from_address(address))
+
+    # --- sessions: several reads or writes of one object --------------------------------------------------------------------------------
+
+    def batch_get_session_start(self, keys: list[str]) -> list[int]:
+        """Leases each object. A session lasts as long as the lease; reads after that answer -707, and it's started anew."""
+        codes = []
+        for key in keys:
+            try:
+                self._reads[key] = self.client.prepare_snapshot([key])
+                codes.append(OK)
+            except CODED as error:
+                codes.append(code_of(error))
+        return codes
+
+    def batch_get_into_multi_buffer_ranges(
+        self, keys: list[str], all_buffer_ptrs: list[list[int]], all_sizes: list[list[int]], all_src_offsets: list[list[int]]
+    ) -> list[int]:
+        """Bytes read of each session's object, or why nothing was."""
+        codes = []
+        for key, addresses, sizes, sources in zip(keys, all_buffer_ptrs, all_sizes, all_src_offsets, strict=True):
+            if key not in self._reads or not len(addresses) == len(sizes) == len(sources):
+                codes.append(INVALID_PARAMS)
+                continue
+            try:
+                for address, size, source in zip(addresses, sizes, sources):
+                    self._reads[key].read_into([(0, source, size, 0)], (ctypes.c_ubyte * size).from_address(address))
+                codes.append(sum(sizes))
+            except CODED as error:
+                codes.append(code_of(error))
+        return codes
+
+    def batch_get_session_end(self, keys: list[str]) -> int:
+        for key in keys:
+            self._reads.pop(key, None)
+        return OK
+
+    def batch_put_session_start(self, keys: list[str], sizes: list[int], config: ReplicateConfig | None = None) -> list[int]:
+        """Takes memory for each value on this side; it's stored when the session ends."""
+        if len(keys) != len(sizes):
+            return [INVALID_PARAMS] * len(keys)
+        codes = []
+        for key, size in zip(keys, sizes):
+            is_good = size > 0 and key not in self._writes
+            if is_good:
+                self._writes[key] = bytearray(size)
+            codes.append(OK if is_good else INVALID_PARAMS)
+        return codes
+
+    def batch_put_from_multi_buffer_ranges(
+        self, keys: list[str], all_buffer_ptrs: list[list[int]], all_sizes: list[list[int]], all_dst_offsets: list[list[int]]
+    ) -> list[int]:
+        codes = []
+        for key, addresses, sizes, targets in zip(keys, all_buffer_ptrs, all_sizes, all_dst_offsets, strict=True):
+            value = self._writes.get(key)
+            is_inside = value is not None and all(
+                0 <= target and 0 <= size and target + size <= len(value) for target, size in zip(targets, sizes)
+            )
+            if value is None or not is_inside or not len(addresses) == len(sizes) == len(targets):
+                codes.append(INVALID_PARAMS)
+                continue
+            for address, size, target in zip(addresses, sizes, targets):
+                value[target : target + size] = ctypes.string_at(address, size)
+            codes.append(sum(sizes))
+        return codes
+
+    def batch_put_session_end(self, keys: list[str]) -> list[int]:
+        return [self.put(key, self._writes.pop(key)) if key in self._writes else INVALID_PARAMS for key in keys]
+
+    def batch_put_session_revoke(self, keys: list[str]) -> list[int]:
+        return [OK if self._writes.pop(key, None) is not None else INVALID_PARAMS for key in keys]
+
+    # --- about objects ------------------------------------------------------------------------------------------------------------------
+
+    def is_exist(self, key: str) -> int:
+        """1 if there is such an object, 0 if not, less if that can't be found out."""
+        return self.batch_is_exist([key])[0]
+
+    def batch_is_exist(self, keys: list[str]) -> list[int]:
+        try:
+            return [int(is_there) for is_there in self.client.exists_batch(keys)]
+        except CODED as error:
+            return [code_of(error)] * len(keys)
+
+    def get_size(self, key: str) -> int:
+        try:
+            size = self.client.size(key)
+        except CODED as error:
+            return code_of(error)
+        return OBJECT_NOT_FOUND if size is None else size
+
+    def remove(self, key: str, force: bool = False) -> int:
+        return self.batch_remove([key], force)[0]
+
+    def batch_remove(self, keys: list[str], force: bool = False) -> list[int]:
+        """Removes each. No lease stands in the way, so ``force`` changes nothing."""
+        try:
+            return [OK if was_there else OBJECT_NOT_FOUND for was_there in self.client.remove_batch(keys)]
+        except CODED as error:
+            return [code_of(error)] * len(keys)
+
+    def remove_by_regex(self, regex_pattern: str, force: bool = False) -> int:
+        """Removes the objects whose key the pattern (of Python's ``re``) is found in; how many."""
+        try:
+            pattern = re.compile(regex_pattern)
+        except re.error as error:
+            logger.warning("%r is no regular expression: %s", regex_pattern, error)
+            return INVALID_PARAMS
+        try:
+            keys = [key for key, _ in self.client.list() if pattern.search(key.decode("utf-8", "surrogateescape"))]
+            return sum(self.client.remove_batch(keys)) if keys else 0
+        except CODED as error:
+            return code_of(error)
+
+    def remove_all(self, force: bool = False) -> int:
+        """Removes every object of the tenant; how many."""
+        return self.remove_by_regex("", force)
+
+    def get_replica_desc(self, key: str) -> list[ReplicaDescriptor]:
+        return self.batch_get_replica_desc([key]).get(key, [])
+
+    def batch_get_replica_desc(self, keys: list[str]) -> dict[str, list[ReplicaDescriptor]]:
+        """One descriptor of each object there is. The endpoint is the server's address if there is only one server."""
+        try:
+            sizes = self.client.size_batch(keys)
+            servers = self.client.servers()
+        except CODED as error:
+            code_of(error)
+            return {}
+        endpoint = servers[0]["address"] if len(servers) == 1 else ""
+        return {key: [ReplicaDescriptor(Descriptor(size, endpoint))] for key, size in zip(keys, sizes) if size is not None}
+
+
+def _read_code(outcome: Any) -> int:
+    if outcome is None:
+        return OBJECT_NOT_FOUND
+    return outcome if isinstance(outcome, int) else code_of(outcome)
+
+
+def bind_to_numa_node(node: int) -> None:
+    """Nothing: a server of Lanner binds its own memory (``--numa-node``); engines bind theirs."""
+
+
+__all__ = ["INTERNAL_ERROR", "LEASE_EXPIRED", "RPC_FAIL", "MooncakeDistributedStore", "bind_to_numa_node"]
