@@ -1,0 +1,313 @@
+"""SGLang's HiCache on Lanner: a storage backend for its ``dynamic`` factory.
+
+    --enable-hierarchical-cache --hicache-mem-layout page_first_direct --hicache-storage-backend dynamic
+    --hicache-storage-backend-extra-config '{"backend_name": "lanner", "module_path": "lanner.sglang", "class_name": "HiCacheLanner",
+                                             "interface_v1": 1, "url": "lanner://127.0.0.1:7411"}'
+
+SGLang calls it from three threads: one asks what is there, one reads, one writes. A page of a pool is one object, or two (K and V) where the
+pool has it in two pieces: those are read to and written from the pool itself, the others are put together first. An answer never says more
+than is there: a page counts only if all its objects were read, with the lengths they should have. What can't be read or written is a miss.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import torch
+from sglang.srt.mem_cache.hicache_storage import (
+    HiCacheStorage,
+    HiCacheStorageConfig,
+    HiCacheStorageExtraInfo,
+    PoolHitPolicy,
+    PoolName,
+    PoolTransfer,
+    PoolTransferResult,
+)
+
+from . import _lanner, errors
+from .naming import Namespace
+
+logger = logging.getLogger("lanner.sglang")
+
+#: Pools with up to so many pieces a page have an object for each.
+_MAX_PIECES = 2
+#: Failures are logged at most this often; an engine whose store is down makes hundreds a second.
+_LOG_EVERY_SECONDS = 10.0
+
+
+class _Pool:
+    """A pool of the host's and where its pages' objects are."""
+
+    def __init__(self, name: str, pool: Any, namespace: Namespace) -> None:
+        self.name, self.pool, self.namespace = name, pool, namespace
+        self.page_size = pool.page_size
+        _, sizes = pool.get_page_buffer_meta(torch.arange(self.page_size))
+        self.pieces_per_page = len(sizes)
+        self.page_bytes = sum(sizes)
+        self.is_split = self.pieces_per_page <= _MAX_PIECES
+        self.suffixes = [f":{piece}" for piece in range(self.pieces_per_page)] if self.is_split else [""]
+
+    def keys(self, pages: list[str]) -> list[str]:
+        """The keys of all objects of the pages, page by page."""
+        return [self.namespace.key(page, suffix) for page in pages for suffix in self.suffixes]
+
+    def per_page(self, outcomes: list[Any], good: Any) -> list[bool]:
+        """For each page whether all of its objects' outcomes are good."""
+        count = len(self.suffixes)
+        return [all(map(good, outcomes[at : at + count])) for at in range(0, len(outcomes), count)]
+
+    def memory(self, host_indices: torch.Tensor) -> tuple[list[list[int]], list[list[int]]]:
+        """Addresses and sizes of the pieces of each object of the pages."""
+        addresses, sizes = self.pool.get_page_buffer_meta(host_indices)
+        step = 1 if self.is_split else self.pieces_per_page
+        cut = lambda flat: [list(flat[at : at + step]) for at in range(0, len(flat), step)]
+        return cut(addresses), cut(sizes)
+
+
+class HiCacheLanner(HiCacheStorage):
+    """The backend. ``extra_config``: ``url``, and whatever else distinguishes the model's bytes (``revision``, ``weights_digest``, ``tag``)."""
+
+    def __init__(self, storage_config: HiCacheStorageConfig, kwargs: Any = None) -> None:
+        if storage_config.should_split_heads:
+            raise ValueError("Lanner's backend doesn't split heads (tp_lcm_size): give each tensor-parallel size its own pages")
+        self.config = storage_config
+        extra = storage_config.extra_config or {}
+        self.client = _lanner.Client(extra.get("url", "lanner://127.0.0.1:7411"))
+        self._distinct = {name: extra.get(name) for name in ("revision", "weights_digest", "tag")}
+        self._pools: dict[str, _Pool] = {}
+        self._last_log = 0.0
+        # Without it SGLang hands over pages as flat tensors of its own.
+        self._is_zero_copy = bool(extra.get("interface_v1", 0))
+        self._flat = self._namespace("flat", {})
+        self._times: dict[str, list[float]] = {"prefetch_pgs": [], "backup_pgs": [], "prefetch_bandwidth": [], "backup_bandwidth": []}
+
+    # --- pools ------------------------------------------------------------------------------------------------------------------------
+
+    def _namespace(self, name: str, facts: dict[str, Any]) -> Namespace:
+        config = self.config
+        # All ranks have the same bytes of an MLA model, and one of them writes; SGLang sees to that.
+        rank = [None, None] if config.is_mla_model else [config.tp_rank, config.tp_size]
+        return Namespace(
+            "sglang",
+            {
+                "model": config.model_name,
+                "pool": name,
+                "tp": rank,
+                "pp": [config.pp_rank, config.pp_size],
+                "cp": [config.attn_cp_rank, config.attn_cp_size],
+                "dcp": [config.dcp_rank, config.dcp_size],
+                "mla": config.is_mla_model,
+                **self._distinct,
+                **facts,
+            },
+        )
+
+    def _register(self, name: str, pool: Any) -> None:
+        facts = {
+            "class": type(pool).__name__,
+            "dtype": str(pool.dtype),
+            "layout": pool.layout,
+            "page_size": pool.page_size,
+            **{fact: getattr(pool, fact, None) for fact in ("layer_num", "head_num", "head_dim", "start_layer", "end_layer")},
+        }
+        facts["page_bytes"] = _Pool(name, pool, self._flat).page_bytes
+        if name == str(PoolName.KV) and not self._is_zero_copy:
+            self._flat = self._namespace("flat", facts)
+            self._flat.announce(self.client)
+            return
+        self._pools[name] = _Pool(name, pool, self._namespace(name, facts))
+        self._pools[name].namespace.announce(self.client)
+
+    def register_mem_pool_host(self, mem_pool_host: Any) -> None:
+        super().register_mem_pool_host(mem_pool_host)
+        if getattr(mem_pool_host, "kv_buffer", None) is not None:
+            self._register(str(PoolName.KV), mem_pool_host)
+
+    def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
+        super().register_mem_host_pool_v2(host_pool, host_pool_name)
+        if str(host_pool_name) != str(PoolName.KV):
+            self._register(str(host_pool_name), host_pool)
+
+    # --- pages to and from the pools ----------------------------------------------------------------------------------------------------
+
+    def _are_there(self, pool: _Pool, pages: list[str]) -> list[bool]:
+        if not pages:
+            return []
+        return pool.per_page(self.client.exists_batch(pool.keys(pages)), bool)
+
+    def _read(self, pool: _Pool, pages: list[str], host_indices: torch.Tensor) -> list[bool]:
+        try:
+            addresses, sizes = pool.memory(host_indices)
+            started = time.perf_counter()
+            read = self.client.get_into_parts(pool.keys(pages), addresses, sizes, return_exceptions=True)
+            self._note("prefetch", len(pages), pool.page_bytes, started)
+        except errors.LannerError as error:
+            self._log("read", error)
+            return [False] * len(pages)
+        self._log_first("read", read)
+        whole = [got == sum(parts) for got, parts in zip(read, sizes, strict=True)]
+        return pool.per_page(whole, bool)
+
+    def _write(self, pool: _Pool, pages: list[str], host_indices: torch.Tensor) -> list[bool]:
+        try:
+            held = self._are_there(pool, pages)
+            if all(held):
+                return held
+            addresses, sizes = pool.memory(host_indices)
+            keys, count = pool.keys(pages), len(pool.suffixes)
+            wanted = [index for index in range(len(keys)) if not held[index // count]]
+            pick = lambda items: [items[index] for index in wanted]
+            started = time.perf_counter()
+            put = self.client.put_from_parts(pick(keys), pick(addresses), pick(sizes), return_exceptions=True)
+            self._note("backup", len(pages) - sum(held), pool.page_bytes, started)
+        except errors.LannerError as error:
+            self._log("written", error)
+            return [False] * len(pages)
+        self._log_first("written", put)
+        stored = [held[index // count] for index in range(len(keys))]
+        for index, outcome in zip(wanted, put):
+            # `False` says that somebody else has stored the same page since.
+            stored[index] = isinstance(outcome, bool)
+        return pool.per_page(stored, bool)
+
+    def batch_exists(self, keys: list[str], extra_info: HiCacheStorageExtraInfo | None = None) -> int:
+        """How many leading pages are there."""
+        pool = self._pools.get(str(PoolName.KV))
+        try:
+            if pool is None:
+                there = self.client.exists_batch(self._flat_keys(keys))
+            else:
+                there = self._are_there(pool, keys)
+        except errors.LannerError as error:
+            self._log("asked for", error)
+            return 0
+        return _leading(there)
+
+    def batch_get_v1(
+        self, keys: list[str], host_indices: torch.Tensor, extra_info: HiCacheStorageExtraInfo | None = None
+    ) -> list[bool]:
+        return self._read(self._pools[str(PoolName.KV)], keys, host_indices)
+
+    def batch_set_v1(
+        self, keys: list[str], host_indices: torch.Tensor, extra_info: HiCacheStorageExtraInfo | None = None
+    ) -> list[bool]:
+        return self._write(self._pools[str(PoolName.KV)], keys, host_indices)
+
+    def batch_get_v2(
+        self, transfers: list[PoolTransfer], extra_info: HiCacheStorageExtraInfo | None = None
+    ) -> dict[str, list[bool]]:
+        return {each.name: self._read(self._pools[str(each.name)], each.keys or [], each.host_indices) for each in transfers}
+
+    def batch_set_v2(
+        self, transfers: list[PoolTransfer], extra_info: HiCacheStorageExtraInfo | None = None
+    ) -> dict[str, list[bool]]:
+        return {each.name: self._write(self._pools[str(each.name)], each.keys or [], each.host_indices) for each in transfers}
+
+    def batch_exists_v2(
+        self,
+        keys: list[str],
+        pool_transfers: list[PoolTransfer] | None = None,
+        extra_info: HiCacheStorageExtraInfo | None = None,
+    ) -> PoolTransferResult:
+        """The prefixes that all pools can restore."""
+        is_anchor_only = getattr(self.mem_pool_host, "kv_buffer", None) is None
+        kv_pages = len(keys) if is_anchor_only else self.batch_exists(keys, extra_info)
+        hits: dict[str, int] = {PoolName.KV: kv_pages} if kv_pages else {}
+        restorable = set(range(1, kv_pages + 1))
+        try:
+            for each in pool_transfers or []:
+                there = self._are_there(self._pools[str(each.name)], keys[:kv_pages])
+                ends = restorable_prefixes(there, each.hit_policy, len(each.keys or []))
+                if ends:
+                    hits[each.name] = max(ends)
+                restorable &= ends
+        except errors.LannerError as error:
+            self._log("asked for", error)
+            return PoolTransferResult.empty()
+        return PoolTransferResult(max(restorable, default=0), hits, sorted(restorable, reverse=True))
+
+    # --- single pages as flat tensors: the interface without `interface_v1` ---------------------------------------------------------------
+
+    def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> torch.Tensor | None:
+        return self.batch_get([key], [target_location])[0]
+
+    def batch_get(self, keys: list[str], target_locations: Any = None, target_sizes: Any = None) -> list[torch.Tensor | None]:
+        try:
+            read = self.client.get_into_batch(self._flat_keys(keys), target_locations, return_exceptions=True)
+        except errors.LannerError as error:
+            self._log("read", error)
+            return [None] * len(keys)
+        self._log_first("read", read)
+        return [page if got == page.nbytes else None for got, page in zip(read, target_locations)]
+
+    def set(self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None) -> bool:
+        return self.batch_set([key], [value])
+
+    def batch_set(self, keys: list[str], values: Any = None, target_locations: Any = None, target_sizes: Any = None) -> bool:
+        try:
+            values = [value.contiguous() for value in values]
+            put = self.client.put_batch(self._flat_keys(keys), values, return_exceptions=True)
+        except errors.LannerError as error:
+            self._log("written", error)
+            return False
+        self._log_first("written", put)
+        return all(isinstance(outcome, bool) for outcome in put)
+
+    def exists(self, key: str) -> bool:
+        return self.batch_exists([key]) == 1
+
+    def _flat_keys(self, pages: list[str]) -> list[str]:
+        return [self._flat.key(page) for page in pages]
+
+    # --- the rest ---------------------------------------------------------------------------------------------------------------------
+
+    def clear(self) -> None:
+        """Removes all pages of this model, as this rank sees it."""
+        for namespace in [self._flat, *(pool.namespace for pool in self._pools.values())]:
+            namespace.clear(self.client)
+
+    def close(self) -> None:
+        self._pools.clear()
+
+    def _note(self, what: str, pages: int, page_bytes: int, started: float) -> None:
+        if self.config.enable_storage_metrics and pages:
+            seconds = time.perf_counter() - started
+            self._times[f"{what}_pgs"].append(pages)
+            self._times[f"{what}_bandwidth"].append(pages * page_bytes / (1 << 30) / seconds)
+
+    def get_stats(self) -> Any:
+        """Pages and GiB/s since it was asked last."""
+        from sglang.srt.observability.metrics_collector import StorageMetrics
+
+        stats = StorageMetrics()
+        for name, times in self._times.items():
+            getattr(stats, name).extend(times)
+            times.clear()
+        return stats
+
+    def _log_first(self, what: str, outcomes: list[Any]) -> None:
+        failed = next((outcome for outcome in outcomes if isinstance(outcome, Exception)), None)
+        if failed is not None:
+            self._log(what, failed)
+
+    def _log(self, what: str, error: Exception) -> None:
+        now = time.monotonic()
+        if now - self._last_log >= _LOG_EVERY_SECONDS:
+            self._last_log = now
+            logger.warning("pages couldn't be %s, and count as missing: %s", what, error)
+
+
+def _leading(flags: list[bool]) -> int:
+    return flags.index(False) if False in flags else len(flags)
+
+
+def restorable_prefixes(there: list[bool], policy: PoolHitPolicy, window: int) -> set[int]:
+    """The lengths of prefixes at whose ends a pool has what its policy asks for."""
+    if policy == PoolHitPolicy.ALL_PAGES:
+        return set(range(1, _leading(there) + 1))
+    if policy == PoolHitPolicy.TRAILING_PAGES:
+        window = max(1, window)
+        return {end for end in range(1, len(there) + 1) if all(there[max(0, end - window) : end])}
+    raise ValueError(f"Lanner's backend has no hit policy {policy}")

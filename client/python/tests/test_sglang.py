@@ -1,0 +1,232 @@
+"""The logic of the HiCache backend against a server, with a pool of pages in numpy and stand-ins for the few names it imports from SGLang.
+``scripts/e2e`` runs it in SGLang's own controller."""
+
+from __future__ import annotations
+
+import enum
+import importlib
+import sys
+import types
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+import lanner
+from conftest import Server
+
+PAGE = 4
+
+
+class _Storage:
+    def register_mem_pool_host(self, pool):
+        self.mem_pool_host = pool
+
+    def register_mem_host_pool_v2(self, pool, name):
+        pass
+
+
+class _Policy(enum.Enum):
+    ALL_PAGES = 1
+    TRAILING_PAGES = 2
+
+
+class _Name(str, enum.Enum):
+    KV = "kv"
+    SIDE = "side"
+
+    def __str__(self):
+        return self.value
+
+
+@dataclass
+class _Transfer:
+    name: _Name
+    host_indices: object = None
+    keys: list | None = None
+    hit_policy: _Policy = _Policy.ALL_PAGES
+
+
+@dataclass
+class _Result:
+    kv_hit_pages: int
+    extra_pool_hit_pages: dict
+    restorable_prefix_pages: list = field(default_factory=list)
+
+    @classmethod
+    def empty(cls):
+        return cls(0, {})
+
+
+@pytest.fixture(scope="module")
+def sglang():
+    """``lanner.sglang`` on stand-ins."""
+    torch = types.SimpleNamespace(Tensor=np.ndarray, arange=np.arange)
+    storage = types.SimpleNamespace(
+        HiCacheStorage=_Storage, HiCacheStorageConfig=object, HiCacheStorageExtraInfo=object,
+        PoolHitPolicy=_Policy, PoolName=_Name, PoolTransfer=_Transfer, PoolTransferResult=_Result,
+    )
+    names = ["sglang", "sglang.srt", "sglang.srt.mem_cache", "sglang.srt.mem_cache.hicache_storage", "torch", "lanner.sglang"]
+    saved = {name: sys.modules.pop(name, None) for name in names}
+    sys.modules |= dict(zip(names, [types.ModuleType(name) for name in names[:3]] + [storage, torch]))
+    yield importlib.import_module("lanner.sglang")
+    for name, module in saved.items():
+        sys.modules.pop(name, None)
+        if module is not None:
+            sys.modules[name] = module
+
+
+class Pool:
+    """Pages of ``pieces`` pieces each, piece by piece as layer-first layouts have them."""
+
+    def __init__(self, pieces: int, pages: int = 16, dtype: str = "float16"):
+        self.page_size, self.pieces, self.dtype, self.layout = PAGE, pieces, dtype, "test"
+        self.kv_buffer = np.zeros((pieces, pages, 32), np.uint8)
+
+    def get_page_buffer_meta(self, indices):
+        pages = [int(index) // PAGE for index in indices[::PAGE]]
+        addresses = [self.kv_buffer[piece, page].ctypes.data for page in pages for piece in range(self.pieces)]
+        return addresses, [32] * len(addresses)
+
+    def indices(self, *pages):
+        return np.concatenate([np.arange(page * PAGE, (page + 1) * PAGE) for page in pages])
+
+
+def config(url: str, **more):
+    facts = dict(
+        model_name="m", tp_rank=0, tp_size=1, pp_rank=0, pp_size=1, attn_cp_rank=0, attn_cp_size=1, dcp_rank=0, dcp_size=1,
+        is_mla_model=False, should_split_heads=False, enable_storage_metrics=False, extra_config={"url": url, "interface_v1": 1},
+    )
+    return types.SimpleNamespace(**facts | more)
+
+
+@pytest.fixture
+def make(sglang, server):
+    def make(pool, **more):
+        backend = sglang.HiCacheLanner(config(server.url(), **more), {})
+        backend.register_mem_pool_host(pool)
+        return backend
+
+    return make
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 8])
+def test_pages_come_back(make, pieces):
+    pool = Pool(pieces)
+    backend = make(pool, model_name=f"m{pieces}")
+    backend.clear()
+    pool.kv_buffer[:] = np.random.default_rng(pieces).integers(0, 255, pool.kv_buffer.shape)
+    before = pool.kv_buffer.copy()
+    keys = [f"{page:064x}" for page in range(6)]
+    assert backend.batch_exists(keys) == 0
+    assert backend.batch_set_v1(keys[:4], pool.indices(0, 1, 2, 3)) == [True] * 4
+    assert backend.batch_exists(keys) == 4
+    assert backend.batch_set_v1(keys[3:5], pool.indices(3, 4)) == [True] * 2
+    pool.kv_buffer[:] = 0
+    assert backend.batch_get_v1(keys, pool.indices(10, 11, 12, 13, 14, 15)) == [True] * 5 + [False]
+    assert (pool.kv_buffer[:, 10:15] == before[:, :5]).all() and not pool.kv_buffer[:, 15].any()
+    backend.client.remove(backend._pools["kv"].keys(keys[2:3])[-1])
+    assert backend.batch_exists(keys) == 2
+    assert backend.batch_get_v1(keys[:4], pool.indices(0, 1, 2, 3)) == [True, True, False, True]
+    backend.clear()
+    assert backend.batch_exists(keys) == 0
+
+
+def test_what_changes_the_bytes_changes_the_keys(make, sglang, server):
+    pool = Pool(2)
+    page = ["a" * 64]
+    backend = make(pool)
+    backend.batch_set_v1(page, pool.indices(0))
+    assert make(Pool(2)).batch_exists(page) == 1
+    extra = lambda **more: {"url": server.url(), "interface_v1": 1, **more}
+    others = [
+        make(pool, model_name="other"), make(pool, tp_rank=1, tp_size=2), make(pool, pp_rank=1, pp_size=2), make(Pool(2, dtype="bfloat16")),
+        make(Pool(1)), make(pool, is_mla_model=True), make(pool, extra_config=extra(revision="2")),
+        make(pool, extra_config=extra(weights_digest="x")), make(pool, attn_cp_rank=1),
+    ]
+    assert [other.batch_exists(page) for other in others] == [0] * len(others)
+    prefixes = {other._pools["kv"].namespace.prefix for other in [backend, *others]}
+    assert len(prefixes) == len(others) + 1
+    # All ranks of an MLA model have the same pages.
+    assert len({make(pool, is_mla_model=True, tp_rank=rank, tp_size=2)._pools["kv"].namespace.prefix for rank in (0, 1)}) == 1
+    with pytest.raises(ValueError, match="split heads"):
+        sglang.HiCacheLanner(config(server.url(), should_split_heads=True))
+
+
+def test_side_pools(make):
+    pool, side = Pool(2), Pool(3)
+    backend = make(pool, model_name="side")
+    backend.register_mem_host_pool_v2(side, _Name.SIDE)
+    backend.clear()
+    keys = [f"{page:064x}" for page in range(5)]
+    backend.batch_set_v1(keys, pool.indices(*range(5)))
+    written = backend.batch_set_v2([_Transfer(_Name.SIDE, side.indices(1, 3, 4), [keys[index] for index in (1, 3, 4)])])
+    assert written == {_Name.SIDE: [True] * 3}
+    ask = lambda policy, count: backend.batch_exists_v2(keys, [_Transfer(_Name.SIDE, keys=keys[:count], hit_policy=policy)])
+    everywhere = ask(_Policy.ALL_PAGES, 5)
+    assert (everywhere.kv_hit_pages, everywhere.extra_pool_hit_pages) == (0, {_Name.KV: 5})
+    trailing = ask(_Policy.TRAILING_PAGES, 1)
+    assert (trailing.kv_hit_pages, trailing.restorable_prefix_pages) == (5, [5, 4, 2])
+    assert ask(_Policy.TRAILING_PAGES, 2).restorable_prefix_pages == [5]
+    assert backend.batch_get_v2([_Transfer(_Name.SIDE, side.indices(1, 2), keys[1:3])]) == {_Name.SIDE: [True, False]}
+
+
+def test_flat_pages(make, server):
+    backend = make(Pool(2), extra_config={"url": server.url(), "tag": "flat"})
+    backend.clear()
+    pages = [np.full(64, number, np.uint8) for number in range(3)]
+    assert backend.batch_set(["a", "b", "c"], [types.SimpleNamespace(contiguous=lambda page=page: page) for page in pages])
+    targets = [np.zeros(64, np.uint8) for _ in range(3)]
+    first, none, short = backend.batch_get(["b", "none", "c"], [targets[0], targets[1], np.zeros(65, np.uint8)])
+    assert (first == 1).all() and none is None and short is None
+    assert backend.batch_exists(["a", "c", "none", "b"]) == 2 and backend.exists("a") and not backend.exists("none")
+
+
+def test_a_store_that_is_gone_is_a_store_without_pages(sglang):
+    server = Server("--memory", "64MiB")
+    pool = Pool(2)
+    backend = sglang.HiCacheLanner(config(server.url(timeout="500ms")))
+    backend.register_mem_pool_host(pool)
+    backend.batch_set_v1(["a" * 64], pool.indices(0))
+    server.kill()
+    assert backend.batch_exists(["a" * 64]) == 0
+    assert backend.batch_get_v1(["a" * 64], pool.indices(0)) == [False]
+    assert backend.batch_set_v1(["b" * 64], pool.indices(0)) == [False]
+    assert backend.batch_exists_v2(["a" * 64]).kv_hit_pages == 0
+    again = Server("--memory", "64MiB", port=server.port)
+    try:
+        for _ in range(200):
+            if backend.batch_set_v1(["a" * 64], pool.indices(0)) == [True]:
+                break
+            import time
+
+            time.sleep(0.02)
+        assert backend.batch_exists(["a" * 64]) == 1
+    finally:
+        again.kill()
+
+
+def test_names():
+    from lanner.naming import Namespace, digest_of_config
+
+    one = Namespace("engine", {"b": 1, "a": [None, True]})
+    assert one.prefix == Namespace("engine", {"a": [None, True], "b": 1}).prefix != Namespace("engine", {"a": [None, 1], "b": 1}).prefix
+    assert one.description == '{"a":[null,true],"b":1,"engine":"engine","format":1}'
+    assert one.key("page", ":0") == one.prefix + "/{page}:0"
+    for wrong in ("", "a}b", "{a"):
+        with pytest.raises(ValueError):
+            one.key(wrong)
+    assert digest_of_config({"a": 1, "b": object}) == digest_of_config({"b": object, "a": 1}) != digest_of_config({"a": 2, "b": object})
+
+
+def test_a_name_space_describes_itself_and_can_be_cleared(client):
+    from lanner.naming import DESCRIPTIONS, Namespace
+
+    space = Namespace("test", {"transport": client.url})
+    space.announce(client)
+    assert client.get(DESCRIPTIONS + space.prefix) == space.description.encode()
+    for start in (0, 2500):
+        keys = [space.key(str(page)) for page in range(start, start + 2500)]
+        client.upsert_batch(keys, [b"x"] * 2500)
+    client.upsert("beside", b"x")
+    assert space.clear(client) == 5000 and client.exists("beside")
