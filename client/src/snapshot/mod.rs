@@ -99,6 +99,12 @@ impl KeyList {
         KeyList { bytes: Vec::with_capacity(bytes), ends: Vec::with_capacity(keys.len()) }
     }
 
+    /// Leaves the first `count` keys.
+    pub fn truncate(&mut self, count: usize) {
+        self.ends.truncate(count);
+        self.bytes.truncate(self.ends.last().map_or(0, |end| *end as usize));
+    }
+
     /// Adds a key that consists of two parts.
     #[inline]
     pub fn push(&mut self, front: &[u8; PREFIX_BYTES], back: &[u8]) {

@@ -2,10 +2,13 @@
 
 use super::Request;
 use super::replies::Replies;
-use lanner_shared::chain::{GROUP_BLOCKS, GroupPrefix};
+use lanner_shared::chain::{GROUP_BLOCKS, GroupPrefix, PREFIX_BYTES};
 use lanner_shared::wire::{Descriptor, Opcode, body, body::BodyReader, match_chain};
 use lanner_shared::{Error, KeyHash, Result};
 use smallvec::SmallVec;
+
+/// Bytes of most engines' keys, at most.
+const DIGEST_BYTES: usize = 64;
 
 /// The keys of a group as they're stored, one behind the other, and their hashes.
 ///
@@ -32,6 +35,7 @@ impl Blocks {
         self.bytes.clear();
         self.ends.clear();
         self.hashes.clear();
+        self.bytes.reserve(count * (PREFIX_BYTES + DIGEST_BYTES));
         for _ in 0..count {
             let key = match_chain::next_key(reader, *index)?;
             self.bytes.extend_from_slice(prefix.as_bytes());
@@ -45,9 +49,12 @@ impl Blocks {
         Ok(())
     }
 
+    #[inline]
     fn keys(&self) -> impl Iterator<Item = &[u8]> {
-        let starts = std::iter::once(&0).chain(&self.ends);
-        starts.zip(&self.ends).map(|(start, end)| &self.bytes[*start as usize..*end as usize])
+        let mut start = 0;
+        self.ends
+            .iter()
+            .map(move |end| &self.bytes[std::mem::replace(&mut start, *end as usize)..*end as usize])
     }
 }
 
@@ -90,9 +97,12 @@ fn append_found(request: &mut Request<'_>, blocks: &Blocks, frame: &mut Vec<u8>)
         .iter_mut()
         .zip(blocks.hashes.iter().zip(blocks.keys()))
     {
-        let Some(block) = request.shard.query_hashed(request.now, *hash, key, Opcode::MatchChain) else {
-            break;
+        let (shard, now, operation) = (&mut *request.shard, request.now, Opcode::MatchChain);
+        let block = match found {
+            0 => shard.query_hashed(now, *hash, key, operation),
+            _ => shard.query_next_block(now, *hash, key, operation),
         };
+        let Some(block) = block else { break };
         block.describe(place);
         found += 1;
     }

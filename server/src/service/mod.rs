@@ -249,7 +249,6 @@ impl Request<'_> {
             self.shard
                 .check_range(slot, generation, range.segment_offset.get(), range.length.get())
                 .map_err(|error| error.at(index as u64))?;
-            self.shard.segment().prefetch(range.segment_offset.get(), range.length.get());
             payload_bytes = payload_bytes.saturating_add(range.length.get());
         }
         let start = body::begin(replies.frame());
@@ -291,8 +290,6 @@ impl Request<'_> {
             if end > length {
                 return Err(Error::OutOfBounds { index: index as u64, end, length });
             }
-            let start = found[range.key.get() as usize].value_offset() + range.source_offset.get();
-            self.shard.segment().prefetch(start, range.length.get());
             payload_bytes = payload_bytes.saturating_add(range.length.get());
         }
         let start = body::begin(replies.frame());

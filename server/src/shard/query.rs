@@ -73,9 +73,27 @@ impl Shard {
         found
     }
 
+    /// [`Shard::query_hashed`] of a block behind one that is there: likely there too, so that asking the filter first saves nothing.
+    pub fn query_next_block(
+        &mut self,
+        now: Instant,
+        hash: KeyHash,
+        key: &[u8],
+        operation: Opcode,
+    ) -> Option<Found> {
+        let slot = self.locate(hash, key).and_then(|slot| self.unexpired(now, slot));
+        let found = slot.and_then(|slot| self.found(now, slot));
+        self.counters.count_look_up(operation, found.is_some());
+        found
+    }
+
     /// The published object of a key whose time has not ended. One whose time has is a miss, and leaves.
     pub(super) fn find(&mut self, now: Instant, hash: KeyHash, key: &[u8]) -> Option<SlotId> {
         let slot = self.look_up(hash, key)?;
+        self.unexpired(now, slot)
+    }
+
+    fn unexpired(&mut self, now: Instant, slot: SlotId) -> Option<SlotId> {
         if self.is_expired(now, slot) {
             self.depart(now, slot, Departure::Expired);
             return None;
