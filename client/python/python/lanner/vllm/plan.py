@@ -1,0 +1,122 @@
+"""What the connector decides, without vLLM, torch or a server: which blocks a step loads and which it saves.
+
+A request's blocks are numbered from 0; block *i* holds the KV cache of tokens ``i * block_size`` to ``(i + 1) * block_size``, and its hash names
+all tokens up to its end. Blocks count as saved once they were found in the store or handed over to be put there; what becomes of the
+put is a cache's affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+#: The longest chain that a store answers for at once.
+MAX_CHAIN_BLOCKS = 4096
+
+
+@dataclass
+class Load:
+    """Blocks ``start`` to the end of ``hashes`` are to be read into the engine's blocks ``block_ids``."""
+
+    hashes: list[bytes]
+    start: int
+    block_ids: list[int]
+
+
+@dataclass
+class Save:
+    """Blocks ``start`` to the end of ``hashes`` are to be stored from the engine's blocks ``block_ids``, after the step's forward pass."""
+
+    hashes: list[bytes]
+    start: int
+    block_ids: list[int]
+
+
+@dataclass
+class _Request:
+    hashes: Callable[[], Sequence[bytes]]
+    block_ids: list[int] = field(default_factory=list)
+    saved: int = 0
+
+
+class Planner:
+    """The scheduler's side."""
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self._requests: dict[str, _Request] = {}
+        self._loads: dict[str, Load] = {}
+
+    def track(self, request_id: str, hashes: Callable[[], Sequence[bytes]]) -> None:
+        """From now on the request is known. ``hashes`` gives those of its full blocks, which grow as it generates."""
+        self._requests.setdefault(request_id, _Request(hashes))
+
+    def forget(self, request_id: str) -> None:
+        self._requests.pop(request_id, None)
+        self._loads.pop(request_id, None)
+
+    def wanted(self, request_id: str, tokens: int, local_tokens: int) -> list[bytes]:
+        """The chain to ask the store for, if it can be of use to a request that has ``local_tokens`` in the engine already. One token is left
+        to be computed, because the engine needs its logits."""
+        hashes = self._requests[request_id].hashes()
+        end = min((tokens - 1) // self.block_size, len(hashes), MAX_CHAIN_BLOCKS)
+        return list(hashes[:end]) if end > local_tokens // self.block_size else []
+
+    def matched(self, request_id: str, held: int, local_tokens: int) -> int:
+        """Tokens that the store has beyond the engine's, if it holds the first ``held`` blocks."""
+        request = self._requests[request_id]
+        request.saved = max(request.saved, held)
+        if local_tokens % self.block_size:
+            return 0
+        return max(0, held * self.block_size - local_tokens)
+
+    def allocated(self, request_id: str, block_ids: Sequence[int], external_tokens: int, local_tokens: int) -> None:
+        """The engine has taken blocks for the request and will have ``external_tokens`` of them loaded."""
+        if external_tokens == 0:
+            return
+        start = local_tokens // self.block_size
+        end = start + external_tokens // self.block_size
+        hashes = list(self._requests[request_id].hashes()[:end])
+        self._loads[request_id] = Load(hashes, start, list(block_ids[start:end]))
+
+    def take_loads(self) -> list[Load]:
+        loads = list(self._loads.values())
+        self._loads.clear()
+        return loads
+
+    def scheduled(self, request_id: str, new_block_ids: Sequence[int] | None, is_fresh: bool) -> None:
+        """The request is part of the step; its blocks are the new ones, after those that it had unless it ``is_fresh`` or resumed."""
+        request = self._requests.get(request_id)
+        if request is None:
+            return
+        if is_fresh:
+            request.block_ids = list(new_block_ids or [])
+        else:
+            request.block_ids.extend(new_block_ids or [])
+
+    def save(self, request_id: str, computed_tokens: int) -> Save | None:
+        """What is to be stored after a step at whose end ``computed_tokens`` of the request are computed."""
+        request = self._requests.get(request_id)
+        if request is None:
+            return None
+        hashes = request.hashes()
+        end = min(computed_tokens // self.block_size, len(hashes), len(request.block_ids), MAX_CHAIN_BLOCKS)
+        if end <= request.saved:
+            return None
+        start, request.saved = request.saved, end
+        return Save(list(hashes[:end]), start, request.block_ids[start:end])
+
+    def failed(self, block_ids: Iterable[int]) -> None:
+        """These blocks weren't loaded: they will be computed again, and are to be saved then, with those behind them."""
+        bad = set(block_ids)
+        for request in self._requests.values():
+            first = next((index for index, block in enumerate(request.block_ids) if block in bad), None)
+            if first is not None:
+                request.saved = min(request.saved, first)
+
+
+def block_ranges(start: int, block_ids: Sequence[int], layer: int, layer_bytes: int) -> list[tuple[int, int, int, int]]:
+    """The ranges of a layer's share of blocks ``start``… of a snapshot, to where the engine's blocks lie in its tensor."""
+    return [
+        (start + index, layer * layer_bytes, layer_bytes, block * layer_bytes) for index, block in enumerate(block_ids)
+    ]
