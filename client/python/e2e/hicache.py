@@ -1,6 +1,6 @@
 """SGLang's own HiCacheController, with its storage threads, on CPU tensors: pages written, dropped and prefetched through a storage backend.
 
-    python hicache.py lanner --url lanner://127.0.0.1:7411 [--rounds 5] [--tokens 2048]
+    python hicache.py lanner --url lanner://127.0.0.1:7411 [--rounds 5] [--tokens 2048] [--cpus "[0]"]
     python hicache.py file
 
 Compares every byte that comes back and prints a line of JSON: milliseconds for write and prefetch of so many tokens. Exit status 1 if a byte
@@ -123,8 +123,11 @@ def main() -> int:
     parser.add_argument("--layout", default="page_first_direct")
     parser.add_argument("--tokens", type=int, default=2048)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--cpus", type=json.loads, help="CPUs to run on, as a JSON list")
     parser.add_argument("--extra", type=json.loads, default={}, help="more of storage_backend_extra_config, as JSON")
     options = parser.parse_args()
+    if options.cpus:
+        os.sched_setaffinity(0, options.cpus)
     made, host = controller(options.backend, options.url, options.layout, 2 * options.tokens, options.extra)
     rounds = []
     salt = int(time.time() * 1000) % (1 << 30)

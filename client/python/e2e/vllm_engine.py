@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 
@@ -23,6 +24,8 @@ def main() -> None:
     parser.add_argument("--batched-tokens", type=int, default=4096)
     parser.add_argument("--kv-bytes", type=int, default=512 << 20)
     parser.add_argument("--together", action="store_true", help="all prompts at the same time")
+    parser.add_argument("--kill", type=int, help="a process to be killed")
+    parser.add_argument("--kill-after", type=int, default=0, help="after so many requests")
     parser.add_argument("--extra", type=json.loads, default={})
     options = parser.parse_args()
     requests = json.load(sys.stdin)
@@ -50,6 +53,8 @@ def main() -> None:
     print(json.dumps({"ready": True}), file=answers_to, flush=True)
     batches = [requests] if options.together else [[request] for request in requests]
     for batch in batches:
+        if options.kill and len(answers) == options.kill_after:
+            os.kill(options.kill, signal.SIGKILL)
         started = time.perf_counter()
         outputs = engine.generate([{"prompt_token_ids": prompt} for prompt in batch], greedy, use_tqdm=False)
         seconds = time.perf_counter() - started
