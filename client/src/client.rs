@@ -59,11 +59,11 @@ impl ClientInner {
         self.cluster.servers().len()
     }
 
-    #[inline]
     pub fn routes(&self) -> impl Iterator<Item = Route> {
         self.cluster.routes()
     }
 
+    #[inline]
     pub fn route(&self, hash: KeyHash) -> Route {
         self.cluster.route(hash)
     }
@@ -405,6 +405,19 @@ impl Client {
         if snapshot.is_local() {
             return self.read_local(snapshot, ranges, destination, freshness);
         }
+        self.read_remote(snapshot, ranges, destination, freshness)
+    }
+
+    /// [`Client::read_checked`] where not all objects lie in shared memory. Apart from it, so that what is left there is small enough
+    /// for the compiler to make one straight piece of it, look-up and copy loop together: 0.35 us a token against 0.58.
+    #[inline(never)]
+    fn read_remote<R: Ranges + ?Sized>(
+        &self,
+        snapshot: &Snapshot,
+        ranges: &R,
+        destination: &mut [u8],
+        freshness: Freshness,
+    ) -> Result<Instant> {
         // Nothing is sent for a lease that has ended already.
         snapshot.check_lease()?;
         let mut one_sided = with_lane(&self.inner, |lane| one_sided::sources(lane, &self.inner, snapshot));

@@ -111,7 +111,7 @@ impl Mapping {
     }
 
     /// Copies the bytes from `offset` on into `target`. Panics if they reach beyond the mapping: callers have checked it.
-    #[inline]
+    #[inline(always)]
     pub fn read(&self, offset: u64, target: &mut [u8]) {
         assert!(self.contains(offset, target.len() as u64));
         // SAFETY: the source lies in the mapping (asserted), the target is the caller's. The server may write the source
@@ -180,7 +180,7 @@ impl Mapping {
 ///
 /// # Safety
 /// As many bytes can be read at `source`, and none of them is in `target`.
-#[inline]
+#[inline(always)]
 unsafe fn copy(source: *const u8, target: &mut [u8]) {
     // SAFETY: the caller's promise, for each of them.
     unsafe {
@@ -197,7 +197,7 @@ unsafe fn copy(source: *const u8, target: &mut [u8]) {
 
 /// # Safety
 /// As for [`copy`]. `target` has `N` bytes.
-#[inline]
+#[inline(always)]
 unsafe fn copy_fixed<const N: usize>(source: *const u8, target: &mut [u8]) {
     // SAFETY: the caller's promise; arrays of bytes have no alignment.
     let (from, to) = unsafe { (&*source.cast::<[u8; N]>(), &mut *target.as_mut_ptr().cast::<[u8; N]>()) };

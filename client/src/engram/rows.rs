@@ -113,6 +113,15 @@ impl Ranges for Rows<'_> {
         self.0.iter().flat_map(LayerRows::iter)
     }
 
+    #[inline(always)]
+    fn each(&self, mut act: impl FnMut(Range)) {
+        for layer in self.0 {
+            for range in layer.iter() {
+                act(range);
+            }
+        }
+    }
+
     /// A look-up has a row of each head, so of each table.
     #[inline]
     fn whole_key_set(&self) -> bool {
@@ -128,7 +137,7 @@ impl Ranges for Rows<'_> {
 
 impl LayerRows<'_> {
     /// The ranges in order, by counting up rather than by dividing: a division costs as much as copying a row.
-    #[inline]
+    #[inline(always)]
     fn iter(&self) -> impl Iterator<Item = Range> {
         let mut head = 0;
         let mut destination_offset = self.destination;

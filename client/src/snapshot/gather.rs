@@ -68,7 +68,7 @@ fn copy_all<'a, R: Ranges + ?Sized>(
     }
 }
 
-#[inline]
+#[inline(always)]
 fn copy_each<'a, R: Ranges + ?Sized>(
     ranges: &R,
     entries: &[Entry],
@@ -78,15 +78,7 @@ fn copy_each<'a, R: Ranges + ?Sized>(
 ) {
     let mut rows: [Row<'_>; ROWS_AT_ONCE] = [const { Row::NONE }; ROWS_AT_ONCE];
     let mut waiting = 0;
-    let copy = |rows: &[Row<'_>], target: &mut [u8]| {
-        for row in rows {
-            let (start, length) = (row.destination as usize, length_of(&row.length) as usize);
-            if let Some(mapping) = row.mapping {
-                mapping.read(row.source, &mut target[start..start + length]);
-            }
-        }
-    };
-    ranges.iter().for_each(|range| {
+    ranges.each(|range| {
         let entry = &entries[range.key as usize];
         let source = entry.value_offset + range.source_offset;
         let mapping = mapping_of(entry);
@@ -96,9 +88,19 @@ fn copy_each<'a, R: Ranges + ?Sized>(
         rows[waiting] = Row { mapping, source, length: range.length, destination: range.destination_offset };
         waiting += 1;
         if waiting == ROWS_AT_ONCE {
-            copy(&rows, target);
+            copy(&rows, target, &length_of);
             waiting = 0;
         }
     });
-    copy(&rows[..waiting], target);
+    copy(&rows[..waiting], target, &length_of);
+}
+
+#[inline(always)]
+fn copy(rows: &[Row<'_>], target: &mut [u8], length_of: impl Fn(&u64) -> u64) {
+    for row in rows {
+        let (start, length) = (row.destination as usize, length_of(&row.length) as usize);
+        if let Some(mapping) = row.mapping {
+            mapping.read(row.source, &mut target[start..start + length]);
+        }
+    }
 }

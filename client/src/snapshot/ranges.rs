@@ -21,6 +21,12 @@ pub(crate) trait Ranges {
     fn range(&self, index: usize) -> Range;
     /// All of them in order, as quickly as that goes.
     fn iter(&self) -> impl Iterator<Item = Range>;
+    /// Calls `act` with each in order: for the copy loop, which has to become one straight piece. What is called from one place
+    /// only does, whatever else the program has; an iterator that flattens calls from three.
+    #[inline(always)]
+    fn each(&self, act: impl FnMut(Range)) {
+        self.iter().for_each(act);
+    }
     /// Whether they are known to name all keys that there are, more or less.
     fn whole_key_set(&self) -> bool {
         false
