@@ -255,11 +255,11 @@ fn thousands_of_connections_come_and_go_and_others_hardly_notice() {
             Err(error) => panic!("round {round}: {error}"),
         }
     }
-    let after = median(500);
+    // Another program may have the processor for a while, but not each time; a queue that wasn't cleaned up is there each time.
+    let after = (0..8).map(|_| median(100)).min().unwrap();
     drop(held);
     let reports = server.reports_when(|reports| reports[0].transport.tcp_connections == 1);
     assert_eq!(client.get(b"key").unwrap(), [1; 264]);
-    // On a busy machine a median can double by itself; ten times would be a queue that wasn't cleaned up.
     assert!(after < before * 10, "{before} ns before, {after} ns after; {:?}", reports[0].transport);
 }
 
