@@ -79,6 +79,9 @@ def vllm_runs(options: argparse.Namespace, folder: Path) -> bool:
         runs["the same over TCP"] = run("--url", server.url("tcp"))
         small = ["--no-prefix-cache", "--batched-tokens", "512", "--kv-bytes", str(80 << 20), "--together"]
         runs["chunked prefill, preemption, no prefix cache"] = run("--url", server.url(), *small)
+    runs["loads that are lost on the way"] = run("--url", server.url(), "--no-prefix-cache", "--lose", "0.7")
+    # What those runs stored while their loads failed is what this one reads.
+    runs["warm again"] = run("--url", server.url(), "--no-prefix-cache")
     killed = ["--kill", str(server.process.pid), "--kill-after", "6"]
     runs["the server killed after 6 requests"] = run("--url", server.url(), *killed)
     server.stop()

@@ -10,9 +10,28 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import signal
 import sys
 import time
+
+import lanner
+
+
+def lose_loads(share: float) -> None:
+    """Lets blocks vanish between their being found by the scheduler and being read by the worker, as an eviction would."""
+    from lanner import vllm
+
+    rng, find = random.Random(1), vllm._WorkerSide._find
+
+    def lossy(self, load):
+        if rng.random() < share:
+            lost = load.hashes[load.start + rng.randrange(len(load.block_ids)) :]
+            stored = lanner.stored_keys(vllm._keys(self.prefix, load.hashes))[-len(lost) :]
+            self.client.remove_batch(stored)
+        return find(self, load)
+
+    vllm._WorkerSide._find = lossy
 
 
 def main() -> None:
@@ -24,6 +43,7 @@ def main() -> None:
     parser.add_argument("--batched-tokens", type=int, default=4096)
     parser.add_argument("--kv-bytes", type=int, default=512 << 20)
     parser.add_argument("--together", action="store_true", help="all prompts at the same time")
+    parser.add_argument("--lose", type=float, default=0, help="share of loads of which all but some blocks are lost on the way")
     parser.add_argument("--kill", type=int, help="a process to be killed")
     parser.add_argument("--kill-after", type=int, default=0, help="after so many requests")
     parser.add_argument("--extra", type=json.loads, default={})
@@ -45,6 +65,8 @@ def main() -> None:
         kv_cache_memory_bytes=options.kv_bytes, enable_prefix_caching=not options.no_prefix_cache,
         max_num_batched_tokens=options.batched_tokens, kv_transfer_config=transfer or None, disable_log_stats=False,
     )
+    if options.lose:
+        lose_loads(options.lose)
     greedy = SamplingParams(temperature=0, max_tokens=options.max_tokens, ignore_eos=True)
     first = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
     # The first request pays for what is set up lazily.

@@ -48,14 +48,14 @@ def test_a_load_begins_behind_what_the_engine_has():
     chain = planner.wanted("r", 17, 4)
     assert chain == hashes_of(tokens)[:4]
     assert planner.matched("r", 3, 4) == 8
-    planner.allocated("r", [90, 91, 92, 93, 94], 8, 4)
+    planner.allocated("r", [90, 91, 92, 93, 94], 8)
     (load,) = planner.take_loads()
     assert (load.hashes, load.start, load.block_ids) == (chain[:3], 1, [91, 92])
     assert planner.take_loads() == []
     # What the store holds isn't saved again.
     planner.scheduled("r", [90, 91, 92, 93, 94], is_fresh=True)
     save = planner.save("r", 17)
-    assert (save.start, save.block_ids, len(save.hashes)) == (3, [93], 4)
+    assert (save.start, save.block_ids, len(save.hashes)) == (3, [90, 91, 92, 93], 4)
     assert planner.save("r", 17) is None
 
 
@@ -63,7 +63,7 @@ def test_nothing_is_loaded_where_the_engine_has_more_or_half_a_block():
     planner = planner_for(list(range(20)))
     assert planner.matched("r", 1, 8) == 0
     assert planner.matched("r", 3, 6) == 0
-    planner.allocated("r", [1, 2], 0, 0)
+    planner.allocated("r", [1, 2], 0)
     assert planner.take_loads() == []
 
 
@@ -73,14 +73,14 @@ def test_chunks_decode_and_preemption():
     planner.scheduled("r", [5, 6], is_fresh=True)
     assert planner.save("r", 6) == plan.Save(hashes_of(tokens)[:1], 0, [5])
     planner.scheduled("r", [7], is_fresh=False)
-    assert planner.save("r", 10) == plan.Save(hashes_of(tokens)[:2], 1, [6])
+    assert planner.save("r", 10) == plan.Save(hashes_of(tokens)[:2], 1, [5, 6])
     tokens.extend([10, 11])
     planner.scheduled("r", None, is_fresh=False)
-    assert planner.save("r", 12) == plan.Save(hashes_of(tokens)[:3], 2, [7])
+    assert planner.save("r", 12) == plan.Save(hashes_of(tokens)[:3], 2, [5, 6, 7])
     # Preempted and resumed in other blocks: what was saved stays saved.
     tokens.extend(range(12, 16))
     planner.scheduled("r", [1, 2, 3, 4], is_fresh=True)
-    assert planner.save("r", 16) == plan.Save(hashes_of(tokens)[:4], 3, [4])
+    assert planner.save("r", 16) == plan.Save(hashes_of(tokens)[:4], 3, [1, 2, 3, 4])
     planner.forget("r")
     assert planner.save("r", 16) is None
 
@@ -92,7 +92,28 @@ def test_what_failed_to_load_is_saved_when_it_was_computed():
     planner.scheduled("r", [1, 2, 3, 4, 5], is_fresh=True)
     assert planner.save("r", 17) is None
     planner.failed({3, 4, 99})
-    assert planner.save("r", 17) == plan.Save(hashes_of(tokens)[:4], 2, [3, 4])
+    assert planner.save("r", 17) == plan.Save(hashes_of(tokens)[:4], 2, [1, 2, 3, 4])
+
+
+def test_what_was_computed_behind_a_failed_load_is_not_stored():
+    """A load fails; the step's own blocks, and those of another request that shares the failed ones, were computed with rubbish."""
+    tainted = plan.Tainted()
+    chain = [b"0", b"1", b"2", b"3"]
+    tainted.failed([11, 12])
+    assert not tainted.may_store(plan.Save(chain, 3, [10, 11, 12, 13]))
+    assert not tainted.may_store(plan.Save(chain[:3], 2, [10, 11, 20]))
+    assert tainted.may_store(plan.Save(chain, 1, [10, 31, 32, 33]))
+    # The next step, before vLLM has heard of it.
+    assert not tainted.may_store(plan.Save([*chain, b"4"], 4, [10, 11, 12, 13, 14]))
+    # Computed anew, in two chunks.
+    assert tainted.may_store(plan.Save(chain[:2], 1, [10, 11]))
+    assert not tainted.may_store(plan.Save([*chain, b"4"], 4, [10, 11, 12, 13, 14]))
+    assert tainted.may_store(plan.Save(chain, 2, [10, 11, 12, 13]))
+    assert tainted.may_store(plan.Save([*chain, b"4"], 4, [10, 11, 12, 13, 14]))
+    # Or loaded after all.
+    tainted.failed([11])
+    tainted.loaded([11])
+    assert tainted.may_store(plan.Save(chain, 2, [10, 11, 12, 13]))
 
 
 def test_ranges_of_a_layer():
@@ -122,7 +143,7 @@ def test_every_block_that_is_read_is_what_was_computed(seed, server):
         chain = planner.wanted(name, len(tokens), local)
         held = len(client.match_chain(keys(chain))) if chain else 0
         external = planner.matched(name, held, local)
-        planner.allocated(name, taken, external, local)
+        planner.allocated(name, taken, external)
         at = external
         for load in planner.take_loads():
             if rng.random() < 0.3:
@@ -144,7 +165,7 @@ def test_every_block_that_is_read_is_what_was_computed(seed, server):
         for end in sorted({rng.randrange(at, len(tokens) + 1), len(tokens)}):
             if (save := planner.save(name, end)) is not None:
                 values = [
-                    b"".join(memory[block * layer_bytes : (block + 1) * layer_bytes] for memory in cache) for block in save.block_ids
+                    b"".join(memory[block * layer_bytes : (block + 1) * layer_bytes] for memory in cache) for block in save.block_ids[save.start :]
                 ]
                 client.put_chain(keys(save.hashes), save.start, values)
         for index, digest in enumerate(hashes):

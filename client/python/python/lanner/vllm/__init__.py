@@ -27,7 +27,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 
 from .. import _lanner, errors
 from ..naming import Namespace, digest_of_config
-from .plan import Load, Planner, Save, block_ranges
+from .plan import Load, Planner, Save, Tainted, block_ranges
 
 logger = logging.getLogger("lanner.vllm")
 
@@ -154,6 +154,7 @@ class _WorkerSide:
         self.layer_bytes = 0
         self.loading: dict[str, Future[None]] = {}
         self.failed: set[int] = set()
+        self.tainted = Tainted()
         self.reader = ThreadPoolExecutor(1, "lanner-load")
         self.writer = ThreadPoolExecutor(1, "lanner-save")
         self.waiting_bytes, self.waiting_limit = 0, int(extra.get("save_bytes", 256 << 20))
@@ -197,8 +198,9 @@ class _WorkerSide:
             self.log.warn("blocks couldn't be loaded, and are computed: %s", error)
             snapshot, held = None, load.start
         count = held - load.start
-        self.failed.update(load.block_ids[count:])
+        self._give_up(load.block_ids[count:])
         del load.block_ids[count:]
+        self.tainted.loaded(load.block_ids)
         return snapshot if count else None
 
     def _read_layer(self, index: int, cache: torch.Tensor, ready: list[tuple[Load, _lanner.Snapshot]]) -> None:
@@ -206,8 +208,12 @@ class _WorkerSide:
             try:
                 snapshot.read_into(block_ranges(load.start, load.block_ids, index, self.layer_bytes), cache)
             except errors.LannerError as error:
-                self.failed.update(load.block_ids)
+                self._give_up(load.block_ids)
                 self.log.warn("blocks couldn't be loaded, and are computed: %s", error)
+
+    def _give_up(self, block_ids: list[int]) -> None:
+        self.failed.update(block_ids)
+        self.tainted.failed(block_ids)
 
     def wait_for_layer(self, name: str) -> None:
         if (future := self.loading.pop(name, None)) is not None:
@@ -227,17 +233,20 @@ class _WorkerSide:
     def save(self, saves: list[Save]) -> None:
         """Copies the blocks out of the cache, which may change when this returns, and hands them over to be stored."""
         for save in saves:
-            size = len(save.block_ids) * self.layer_bytes * len(self.layers)
+            if not self.tainted.may_store(save):
+                continue
+            block_ids = save.block_ids[save.start :]
+            size = len(block_ids) * self.layer_bytes * len(self.layers)
             with self.lock:
                 if self.waiting_bytes + size > self.waiting_limit:
-                    self.not_saved += len(save.block_ids)
+                    self.not_saved += len(block_ids)
                     continue
                 self.waiting_bytes += size
-            index = torch.tensor(save.block_ids)
-            values = torch.empty((len(save.block_ids), len(self.layers), self.layer_bytes), dtype=torch.uint8)
+            index = torch.tensor(block_ids)
+            values = torch.empty((len(block_ids), len(self.layers), self.layer_bytes), dtype=torch.uint8)
             for layer, cache in enumerate(self.layers.values()):
                 values[:, layer] = cache.index_select(0, index)
-            self.writer.submit(self._store, save, values.view(len(save.block_ids), -1).numpy(), size)
+            self.writer.submit(self._store, save, values.view(len(block_ids), -1).numpy(), size)
 
     def _store(self, save: Save, values: Any, size: int) -> None:
         try:
@@ -280,12 +289,10 @@ class LannerConnector(KVConnectorBase_V1):
     # --- in the scheduler -------------------------------------------------------------------------------------------------------------
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
-        self._local_tokens = num_computed_tokens
         return self._scheduler.matched(request, num_computed_tokens), False
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
-        ids = blocks.get_block_ids()[0]
-        self._scheduler.planner.allocated(request.request_id, ids, num_external_tokens, self._local_tokens)
+        self._scheduler.planner.allocated(request.request_id, blocks.get_block_ids()[0], num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
         return self._scheduler.metadata(scheduler_output)

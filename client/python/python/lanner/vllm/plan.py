@@ -25,7 +25,8 @@ class Load:
 
 @dataclass
 class Save:
-    """Blocks ``start`` to the end of ``hashes`` are to be stored from the engine's blocks ``block_ids``, after the step's forward pass."""
+    """Blocks ``start`` to the end of ``hashes`` are to be stored after the step's forward pass. ``block_ids`` are the engine's blocks of the
+    whole chain: what is stored was computed with all that stands before it."""
 
     hashes: list[bytes]
     start: int
@@ -37,6 +38,7 @@ class _Request:
     hashes: Callable[[], Sequence[bytes]]
     block_ids: list[int] = field(default_factory=list)
     saved: int = 0
+    local_tokens: int = 0
 
 
 class Planner:
@@ -65,18 +67,19 @@ class Planner:
     def matched(self, request_id: str, held: int, local_tokens: int) -> int:
         """Tokens that the store has beyond the engine's, if it holds the first ``held`` blocks."""
         request = self._requests[request_id]
-        request.saved = max(request.saved, held)
+        request.saved, request.local_tokens = max(request.saved, held), local_tokens
         if local_tokens % self.block_size:
             return 0
         return max(0, held * self.block_size - local_tokens)
 
-    def allocated(self, request_id: str, block_ids: Sequence[int], external_tokens: int, local_tokens: int) -> None:
-        """The engine has taken blocks for the request and will have ``external_tokens`` of them loaded."""
+    def allocated(self, request_id: str, block_ids: Sequence[int], external_tokens: int) -> None:
+        """The engine has taken blocks for the request and will have ``external_tokens`` of them loaded, as ``matched`` said."""
         if external_tokens == 0:
             return
-        start = local_tokens // self.block_size
+        request = self._requests[request_id]
+        start = request.local_tokens // self.block_size
         end = start + external_tokens // self.block_size
-        hashes = list(self._requests[request_id].hashes()[:end])
+        hashes = list(request.hashes()[:end])
         self._loads[request_id] = Load(hashes, start, list(block_ids[start:end]))
 
     def take_loads(self) -> list[Load]:
@@ -104,7 +107,7 @@ class Planner:
         if end <= request.saved:
             return None
         start, request.saved = request.saved, end
-        return Save(list(hashes[:end]), start, request.block_ids[start:end])
+        return Save(list(hashes[:end]), start, request.block_ids[:end])
 
     def failed(self, block_ids: Iterable[int]) -> None:
         """These blocks weren't loaded: they will be computed again, and are to be saved then, with those behind them."""
@@ -113,6 +116,25 @@ class Planner:
             first = next((index for index, block in enumerate(request.block_ids) if block in bad), None)
             if first is not None:
                 request.saved = min(request.saved, first)
+
+
+class Tainted:
+    """A worker's blocks whose load failed. vLLM computes them again, but what the same step computed behind them, and later ones until vLLM has
+    heard of it, is wrong and mustn't be stored under a good name."""
+
+    def __init__(self) -> None:
+        self._block_ids: set[int] = set()
+
+    def failed(self, block_ids: Iterable[int]) -> None:
+        self._block_ids.update(block_ids)
+
+    def loaded(self, block_ids: Iterable[int]) -> None:
+        self._block_ids.difference_update(block_ids)
+
+    def may_store(self, save: Save) -> bool:
+        """Whether all that the save's blocks were computed with is good. The blocks that it stores were computed anew."""
+        self._block_ids.difference_update(save.block_ids[save.start :])
+        return self._block_ids.isdisjoint(save.block_ids[: save.start])
 
 
 def block_ranges(start: int, block_ids: Sequence[int], layer: int, layer_bytes: int) -> list[tuple[int, int, int, int]]:
