@@ -1,6 +1,6 @@
 //! Where the servers are and how long to wait for them: a URL and a few durations, parsed once.
 //!
-//! `lanner://HOST:PORT[,HOST:PORT…][?transport=auto|tcp|shm|rdma][&rdma=DEVICE[:PORT[:GID]]][&tenant=NAME][&token=TOKEN][&timeout=5s]`
+//! `lanner://HOST:PORT[,HOST:PORT…][?transport=auto|tcp|shm|rdma][&rdma=DEVICE[:PORT[:GID]]][&tenant=NAME][&token=TOKEN][&timeout=5s][&spin=200us]`
 
 use lanner_rdma::choice::RdmaChoice;
 use lanner_shared::wire::hello::MAX_TENANT_BYTES;
@@ -138,9 +138,13 @@ impl ClientConfig {
                     invalid(format!("timeout '{value}': {error}; write it as 5s or 200ms"))
                 })?;
             }
+            "spin" => {
+                self.spin = humantime::parse_duration(value)
+                    .map_err(|error| invalid(format!("spin '{value}': {error}; write it as 200us or 0s")))?;
+            }
             other => {
                 return Err(invalid(format!(
-                    "a Lanner URL has no '{other}'; it knows transport, rdma, tenant, token, timeout"
+                    "a Lanner URL has no '{other}'; it knows transport, rdma, tenant, token, timeout, spin"
                 )));
             }
         }
@@ -190,6 +194,7 @@ mod tests {
             "lanner://h:1?transport=tcp&tenant=t&token=s&timeout=200ms".parse().unwrap();
         assert_eq!((config.transport, &*config.tenant, &*config.token), (TransportChoice::Tcp, "t", "s"));
         assert_eq!(config.timeout, Duration::from_millis(200));
+        assert_eq!("lanner://h?spin=2s".parse::<ClientConfig>().unwrap().spin, Duration::from_secs(2));
         assert!(!format!("{config:?}").contains("\"s\""));
     }
 
@@ -207,6 +212,7 @@ mod tests {
             ("lanner://h?rdma=x:0", "port '0'"),
             ("lanner://h?color=red", "no 'color'"),
             ("lanner://h?timeout=soon", "5s or 200ms"),
+            ("lanner://h?spin=long", "200us or 0s"),
         ] {
             let error = url.parse::<ClientConfig>().unwrap_err().to_string();
             assert!(error.contains(says), "{url}: {error}");

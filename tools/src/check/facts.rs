@@ -1,5 +1,7 @@
 //! What was seen on a machine, without any judgement. `None` means that the system didn't tell.
 
+use std::net::Ipv6Addr;
+
 use serde::{Deserialize, Serialize};
 
 /// Everything that the probes found.
@@ -144,6 +146,8 @@ pub struct Rdma {
 pub struct RdmaDevice {
     /// Its name, as in `--rdma`.
     pub name: String,
+    /// The NUMA node that it's attached to.
+    pub numa_node: Option<u32>,
     /// Its ports.
     pub ports: Vec<RdmaPort>,
 }
@@ -157,6 +161,25 @@ pub struct RdmaPort {
     pub state: String,
     /// `InfiniBand` or `Ethernet`.
     pub link_layer: String,
+    /// `100 Gb/sec (4X EDR)`, as the kernel says it.
+    pub rate: String,
+    /// Its addresses that are in use.
+    pub gids: Vec<RdmaGid>,
+}
+
+/// An address of a port of an RDMA device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RdmaGid {
+    /// Place in the port's table, as in `--rdma DEVICE:PORT:GID`.
+    pub index: u8,
+    /// The address.
+    pub address: Ipv6Addr,
+    /// RoCE v2, which routers pass on.
+    pub is_roce_v2: bool,
+    /// The network interface that it belongs to; empty for InfiniBand.
+    pub interface: String,
+    /// The largest packet of that interface.
+    pub interface_mtu: Option<u32>,
 }
 
 /// A port that a server would listen on.

@@ -3,7 +3,7 @@
 use super::{Finding, Verdict, judge};
 use crate::check::facts::{
     Attempt, Facts, HugePages, IoUring, Limit, Limits, Memory, NumaNode, Port, Processor, Rdma, RdmaDevice,
-    RdmaPort,
+    RdmaGid, RdmaPort,
 };
 use crate::check::needs::Needs;
 
@@ -80,9 +80,37 @@ pub fn two_nodes() -> Facts {
 
 /// A machine with an InfiniBand card that works.
 pub fn rdma_server() -> Facts {
-    let port = RdmaPort { number: 1, state: "ACTIVE".into(), link_layer: "InfiniBand".into() };
-    let devices = vec![RdmaDevice { name: "mlx5_0".into(), ports: vec![port] }];
+    let gid = RdmaGid {
+        index: 0,
+        address: "fe80::1".parse().expect("an address"),
+        is_roce_v2: false,
+        interface: String::new(),
+        interface_mtu: None,
+    };
+    let port = RdmaPort {
+        number: 1,
+        state: "ACTIVE".into(),
+        link_layer: "InfiniBand".into(),
+        rate: "100 Gb/sec (4X EDR)".into(),
+        gids: vec![gid],
+    };
+    let devices = vec![RdmaDevice { name: "mlx5_0".into(), numa_node: Some(0), ports: vec![port] }];
     Facts { rdma: Rdma { devices, library_error: None }, ..small_server() }
+}
+
+/// A machine with an Ethernet card that works, with jumbo frames.
+pub fn roce_server() -> Facts {
+    let mut facts = rdma_server();
+    let port = &mut facts.rdma.devices[0].ports[0];
+    port.link_layer = "Ethernet".into();
+    port.gids[0] = RdmaGid {
+        index: 3,
+        address: "::ffff:10.0.0.1".parse().expect("an address"),
+        is_roce_v2: true,
+        interface: "eth4".into(),
+        interface_mtu: Some(9000),
+    };
+    facts
 }
 
 /// All of them, with their names.
@@ -92,6 +120,7 @@ pub fn all() -> Vec<(&'static str, Facts)> {
         ("container", container()),
         ("two nodes", two_nodes()),
         ("RDMA server", rdma_server()),
+        ("RoCE server", roce_server()),
     ]
 }
 

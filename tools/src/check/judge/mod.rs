@@ -94,7 +94,7 @@ pub fn judge(facts: &Facts, needs: &Needs) -> Vec<Finding> {
     findings.extend(memory::memory(facts, needs));
     findings.extend(processor::processor(&facts.processor));
     findings.extend(ports::ports(facts));
-    findings.extend(rdma::rdma(&facts.rdma));
+    findings.extend(rdma::rdma(&facts.rdma, needs));
     findings
 }
 
