@@ -15,9 +15,11 @@ use lanner_server::admin::Admin;
 use lanner_server::admin::board::Board;
 use lanner_server::admin::health::{Health, hexadecimal};
 use lanner_server::config::flags::{self, Asked, Flags};
+use lanner_server::config::machine::Machine;
 use lanner_server::config::{ServerConfig, print, resolve};
 use lanner_server::server::{Running, Server};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{CpuSet, sched_setaffinity};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tracing_subscriber::EnvFilter;
 
@@ -69,9 +71,25 @@ fn run(flags: Flags) -> Result<(), Refusal> {
         return print_out(&print::as_toml(&config));
     }
     log_to_standard_error(&config);
+    if let Some(node) = config.numa_node {
+        stay_on_node(node);
+    }
     let signals = Signals::listen().map_err(Refusal::to_start)?;
     allow_many_connections();
     serve(config, &signals)
+}
+
+/// Keeps this thread, and those that it starts, on the CPUs of a NUMA node: the cores have CPUs of their own there, and what else there is
+/// (this thread, metrics) isn't to run on another node's. A system that refuses costs speed only.
+fn stay_on_node(number: u32) {
+    let machine = Machine::probe();
+    let mut cpus = CpuSet::new();
+    let of_node = machine.nodes.iter().filter(|node| node.number == number).flat_map(|node| &node.cpus);
+    let may = |cpu: &&usize| **cpu < CpuSet::MAX_CPU && machine.allowed_cpus.contains(*cpu);
+    of_node.filter(may).for_each(|cpu| cpus.set(*cpu));
+    if cpus.count() > 0 {
+        let _ = sched_setaffinity(None, &cpus);
+    }
 }
 
 fn serve(config: ServerConfig, signals: &Signals) -> Result<(), Refusal> {
