@@ -19,9 +19,6 @@ use std::time::Duration;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// However sure a completion is to wake its sleeper, it's looked for this often: a device in software was seen to lose one in some thousands.
-const RDMA_LOOK_AGAIN: Duration = Duration::from_millis(20);
-
 /// A shard of one of the client's servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Route {
@@ -301,7 +298,6 @@ impl Sleeper<'_> {
     fn longest_sleep(&self) -> Duration {
         match self.set {
             WaitSet::Shm { wants_room: true, .. } => Duration::from_micros(100),
-            WaitSet::Rdma { .. } => RDMA_LOOK_AGAIN,
             _ => Duration::MAX,
         }
     }

@@ -252,7 +252,11 @@ impl<K: AsRef<[u8]>> Call for GetCall<'_, '_, K> {
                     // The connection may have ended since; then the first look at it says so.
                     let serial = lane.open_connection(group.exchange.route).map_or(0, |open| open.serial);
                     group.exchange.begin_reading(serial, None);
-                    is_done = false;
+                    // At once: a thread that slept now would wait for what nobody has asked for.
+                    match self.read_remote(at, lane, client) {
+                        Ok(group_is_done) => is_done &= group_is_done,
+                        Err(error) => return Poll::Ready(Err(error)),
+                    }
                 }
                 Poll::Ready(Ok(())) => {}
             }

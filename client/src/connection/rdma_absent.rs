@@ -12,7 +12,7 @@ pub(crate) mod link {
 
     /// Has no values.
     #[derive(Clone, Copy, Debug)]
-    pub(crate) enum StagingId {}
+    pub(crate) enum ListId {}
 
     /// Nobody ever reads.
     #[derive(Clone, Copy, Debug)]
@@ -61,15 +61,15 @@ pub(crate) mod link {
             match *self {}
         }
 
-        pub fn is_read(&self, _: StagingId) -> bool {
+        pub fn is_read(&self, _: ListId) -> bool {
             match *self {}
         }
 
-        pub fn copy_out(&self, _: StagingId, _: usize, _: &mut [u8]) {
+        pub fn copy_out(&self, _: ListId, _: usize, _: &mut [u8]) {
             match *self {}
         }
 
-        pub fn give_back(&mut self, _: StagingId) {
+        pub fn give_back(&mut self, _: ListId) {
             match *self {}
         }
     }
@@ -81,7 +81,7 @@ pub(crate) mod link {
             }
         }
 
-        pub fn post(self) -> Result<Option<StagingId>, Broken> {
+        pub fn post(self) -> Result<Option<ListId>, Broken> {
             match self {
                 ListBuilder::Never(link) => match *link {},
             }

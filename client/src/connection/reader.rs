@@ -3,7 +3,7 @@
 //! Nothing of the caller's is written but inside [`Reader::poll`], and only once a list has been read whole.
 
 use super::Broken;
-use super::rdma::link::{RdmaLink, ReaderId, StagingId};
+use super::rdma::link::{ListId, RdmaLink, ReaderId};
 use smallvec::SmallVec;
 use std::task::Poll;
 
@@ -29,7 +29,7 @@ pub(crate) struct Reader {
     /// What comes next out of one.
     copied: Position,
     /// Posted and not copied yet, in order.
-    lists: SmallVec<[(StagingId, Position); 2]>,
+    lists: SmallVec<[(ListId, Position); 2]>,
 }
 
 /// A place among the pieces.
@@ -50,30 +50,25 @@ impl Reader {
     /// Copies what has been read, and posts what there is room for. Ready once all is in its place.
     #[inline]
     pub fn poll(&mut self, link: &mut RdmaLink, pieces: &mut impl Pieces) -> Result<Poll<()>, Broken> {
-        if !self.lists.is_empty() {
-            link.poll()?;
-        }
-        while let Some((staging, end)) = self.lists.first().copied()
-            && link.is_read(staging)
+        link.poll()?;
+        while let Some((list, end)) = self.lists.first().copied()
+            && link.is_read(list)
         {
-            self.copy(link, pieces, staging, end);
-            link.give_back(staging);
+            self.copy(link, pieces, list, end);
+            link.give_back(list);
             self.lists.remove(0);
         }
         while self.posted.piece < pieces.count() {
             let id = self.id(link);
             let Some(mut list) = link.begin_list(id) else {
-                if self.lists.is_empty() {
-                    // Other calls have what room there is.
-                    link.poll()?;
-                }
+                // Other calls' lists have what room there is, and will be done.
                 return Ok(Poll::Pending);
             };
             let end = fill(self.posted, pieces, |offset, length| list.push(offset, length));
             let is_stuck = end == self.posted;
             self.posted = end;
             match list.post()? {
-                Some(staging) => self.lists.push((staging, end)),
+                Some(posted) => self.lists.push((posted, end)),
                 // Nothing but pieces of no bytes, or of other shards.
                 None if is_stuck => return Err(Broken::Closed),
                 None => self.copied = end,
@@ -84,7 +79,7 @@ impl Reader {
 
     /// Copies a list that has been read to its places.
     #[inline]
-    fn copy(&mut self, link: &RdmaLink, pieces: &mut impl Pieces, staging: StagingId, end: Position) {
+    fn copy(&mut self, link: &RdmaLink, pieces: &mut impl Pieces, list: ListId, end: Position) {
         let mut at = 0;
         while self.copied != end {
             let Position { piece, from } = self.copied;
@@ -94,7 +89,7 @@ impl Reader {
             };
             let is_cut = piece == end.piece;
             let count = if is_cut { end.from - from } else { length - from } as usize;
-            link.copy_out(staging, at, pieces.place(piece, from, count));
+            link.copy_out(list, at, pieces.place(piece, from, count));
             at += count;
             self.copied = if is_cut { end } else { Position { piece: piece + 1, from: 0 } };
         }

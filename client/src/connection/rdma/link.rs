@@ -64,12 +64,16 @@ pub(crate) struct RdmaLink {
     free_sends: Vec<u32>,
     in_flight: VecDeque<(PostId, u32)>,
     stagings: [Staging; STAGINGS],
+    put_by: Vec<PutBy>,
     next_reader: u64,
+    next_list: u64,
     plan: Plan,
     /// The longest message that the server takes.
     message_bytes: usize,
     /// What has failed, if something has.
     failure: Option<WorkStatus>,
+    /// Something has completed since this thread last wanted to sleep. It may have been taken while another exchange was polled.
+    has_news: bool,
     /// Something has completed as it should.
     has_worked: bool,
     /// Completions taken since the beginning.
@@ -81,9 +85,14 @@ pub(crate) struct RdmaLink {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Staging {
     Free,
-    /// For this reader.
-    Reading(PostId, ReaderId),
-    /// For one that has given up: free once the device is done.
+    /// A list of so many bytes, which is done with this post.
+    Reading {
+        list: ListId,
+        reader: ReaderId,
+        last: PostId,
+        bytes: usize,
+    },
+    /// For a reader that has given up: free once the device is done.
     GivenUp(PostId),
 }
 
@@ -91,15 +100,23 @@ enum Staging {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReaderId(u64);
 
-/// A staging that holds a list, until it's given back.
+/// A list of READs, of all that were ever posted on a link; its reader gives it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StagingId(usize);
+pub(crate) struct ListId(u64);
+
+/// A list that has been read and whose reader hasn't asked for it yet, while another one needed its staging.
+#[derive(Debug)]
+struct PutBy {
+    list: ListId,
+    reader: ReaderId,
+    bytes: Box<[u8]>,
+}
 
 /// A list of READs being put together.
 pub(crate) struct ListBuilder<'a> {
     link: &'a mut RdmaLink,
     reader: ReaderId,
-    staging: StagingId,
+    staging: usize,
     limits: Limits,
     bytes: usize,
 }
@@ -133,10 +150,13 @@ impl RdmaLink {
             free_sends: (0..SENDS).collect(),
             in_flight: VecDeque::with_capacity(SENDS as usize),
             stagings: [Staging::Free; STAGINGS],
+            put_by: Vec::new(),
             next_reader: 0,
+            next_list: 0,
             plan: Plan::default(),
             message_bytes: MESSAGE_BYTES,
             failure: None,
+            has_news: false,
             has_worked: false,
             completed: 0,
             backoff,
@@ -175,6 +195,7 @@ impl RdmaLink {
 
     #[inline]
     fn take(&mut self, completion: &Completion) {
+        self.has_news = true;
         self.completed += 1;
         if completion.id & RECEIVE != 0 {
             if completion.status.is_success() {
@@ -225,8 +246,8 @@ impl RdmaLink {
     pub fn prepare_to_sleep(&mut self) -> bool {
         self.completions.request_event();
         let completions = self.completions.clone();
-        let count = completions.poll(|completion| self.take(&completion));
-        count == 0 && self.received.is_empty() && self.failure.is_none()
+        completions.poll(|completion| self.take(&completion));
+        !std::mem::take(&mut self.has_news) && self.received.is_empty() && self.failure.is_none()
     }
 
     /// What to sleep on: a completion, or the end of the server.
@@ -250,55 +271,96 @@ impl RdmaLink {
     /// A reader has given up: nobody will ask for its lists any more.
     #[cold]
     pub fn give_up(&mut self, reader: ReaderId) {
+        self.put_by.retain(|list| list.reader != reader);
         for staging in &mut self.stagings {
-            if let Staging::Reading(id, of) = *staging
+            if let Staging::Reading { reader: of, last, .. } = *staging
                 && of == reader
             {
-                *staging = Staging::GivenUp(id);
+                *staging = Staging::GivenUp(last);
             }
         }
     }
 
-    /// Begins a list of READs, if there is room for one.
+    /// Begins a list of READs, if there is room for one. If there isn't, some list is under way, so there will be.
     #[inline]
     pub fn begin_list(&mut self, reader: ReaderId) -> Option<ListBuilder<'_>> {
         let is_free = |staging: &Staging| match staging {
             Staging::Free => true,
-            Staging::Reading(..) => false,
-            Staging::GivenUp(id) => self.queue_pair.is_done(*id),
+            Staging::Reading { .. } => false,
+            Staging::GivenUp(last) => self.queue_pair.is_done(*last),
         };
-        let free = self.stagings.iter().position(is_free)?;
+        let free = self.stagings.iter().position(is_free);
+        let free = free.or_else(|| self.put_one_by())?;
         let limits = self.queue_pair.limits();
         if limits.reads == 0 {
             return None;
         }
         self.plan.clear();
-        Some(ListBuilder { link: self, reader, staging: StagingId(free), limits, bytes: 0 })
+        Some(ListBuilder { link: self, reader, staging: free, limits, bytes: 0 })
+    }
+
+    /// Makes room by copying a list that has been read, and that its reader may not ask for before the one who needs the room is done.
+    #[cold]
+    fn put_one_by(&mut self) -> Option<usize> {
+        for index in 0..STAGINGS {
+            if let Staging::Reading { list, reader, last, bytes } = self.stagings[index]
+                && self.queue_pair.is_done(last)
+            {
+                let mut copy = vec![0; bytes].into_boxed_slice();
+                self.buffer.read(staging_at(index), &mut copy);
+                self.put_by.push(PutBy { list, reader, bytes: copy });
+                self.stagings[index] = Staging::Free;
+                return Some(index);
+            }
+        }
+        None
+    }
+
+    /// Where a list is, if it has one of the stagings, and whether it has been read.
+    #[inline]
+    fn find(&self, wanted: ListId) -> Option<(usize, bool)> {
+        self.stagings.iter().enumerate().find_map(|(index, staging)| match staging {
+            Staging::Reading { list, last, .. } if *list == wanted => {
+                Some((index, self.queue_pair.is_done(*last)))
+            }
+            _ => None,
+        })
     }
 
     /// Whether a list has been read.
     #[inline]
-    pub fn is_read(&self, staging: StagingId) -> bool {
-        matches!(self.stagings[staging.0], Staging::Reading(id, _) if self.queue_pair.is_done(id))
+    pub fn is_read(&self, list: ListId) -> bool {
+        match self.find(list) {
+            Some((_, is_done)) => is_done,
+            None => self.put_by.iter().any(|other| other.list == list),
+        }
     }
 
     /// Copies bytes of a list that has been read.
     #[inline]
-    pub fn copy_out(&self, staging: StagingId, from: usize, target: &mut [u8]) {
-        debug_assert!(self.is_read(staging) && from + target.len() <= STAGING_BYTES);
-        self.buffer.read(staging_at(staging) + from, target);
+    pub fn copy_out(&self, list: ListId, from: usize, target: &mut [u8]) {
+        debug_assert!(self.is_read(list));
+        if let Some((index, _)) = self.find(list) {
+            debug_assert!(from + target.len() <= STAGING_BYTES);
+            self.buffer.read(staging_at(index) + from, target);
+        } else if let Some(list) = self.put_by.iter().find(|other| other.list == list) {
+            target.copy_from_slice(&list.bytes[from..from + target.len()]);
+        }
     }
 
-    /// Gives a staging back whose list has been read.
+    /// Gives back what a list has, which has been read.
     #[inline]
-    pub fn give_back(&mut self, staging: StagingId) {
-        debug_assert!(self.is_read(staging));
-        self.stagings[staging.0] = Staging::Free;
+    pub fn give_back(&mut self, list: ListId) {
+        debug_assert!(self.is_read(list));
+        match self.find(list) {
+            Some((index, _)) => self.stagings[index] = Staging::Free,
+            None => self.put_by.retain(|other| other.list != list),
+        }
     }
 }
 
-fn staging_at(staging: StagingId) -> usize {
-    STAGINGS_AT + staging.0 * STAGING_BYTES
+fn staging_at(staging: usize) -> usize {
+    STAGINGS_AT + staging * STAGING_BYTES
 }
 
 impl ListBuilder<'_> {
@@ -315,7 +377,7 @@ impl ListBuilder<'_> {
 
     /// Posts the list: one doorbell, one completion. A list of nothing isn't posted.
     #[inline]
-    pub fn post(self) -> Result<Option<StagingId>, Broken> {
+    pub fn post(self) -> Result<Option<ListId>, Broken> {
         let link = self.link;
         if link.plan.reads().is_empty() {
             return Ok(None);
@@ -323,9 +385,11 @@ impl ListBuilder<'_> {
         // SAFETY: the staging's bytes are read only once its list is done (`copy_out`), it isn't used for another before it's given back,
         // and the buffer is dropped behind the queue pair.
         let posted = unsafe { link.queue_pair.post_reads(&link.plan, link.buffer.region(), &link.remote) };
-        let id = posted.map_err(|_| Broken::Closed)?;
-        link.stagings[self.staging.0] = Staging::Reading(id, self.reader);
-        Ok(Some(self.staging))
+        let last = posted.map_err(|_| Broken::Closed)?;
+        let list = ListId(link.next_list);
+        link.next_list += 1;
+        link.stagings[self.staging] = Staging::Reading { list, reader: self.reader, last, bytes: self.bytes };
+        Ok(Some(list))
     }
 }
 
