@@ -61,7 +61,8 @@ fn a_call_that_sleeps_misses_no_answer() {
         client.upsert(b"key", b"value").unwrap();
         let keys = vec![b"key"; 4 * MAX_BATCH];
         let began = Clock.now();
-        for _ in 0..50 {
+        // Over RDMA, which there is only in the guest, a round takes a second.
+        for _ in 0..if transport == "rdma" { 5 } else { 50 } {
             assert!(client.exists_batch(&keys).unwrap().into_iter().all(|is_there| is_there));
         }
         let taken = Clock.now().since(began);
