@@ -7,6 +7,7 @@ pub mod check;
 pub mod exists;
 pub mod get;
 pub mod ls;
+mod namespaces;
 pub mod prefix;
 pub mod put;
 pub mod rm;

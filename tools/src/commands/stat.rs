@@ -1,4 +1,4 @@
-//! `lanner stat`: what is known of one object, or how each shard stands.
+//! `lanner stat`: what is known of one object, or how each shard stands; with `--namespace` see `namespaces.rs`.
 
 use bytesize::ByteSize;
 use clap::Args;
@@ -6,8 +6,8 @@ use comfy_table::{Cell, CellAlignment, Table, presets};
 use lanner_client::Client;
 use serde_json::{Map, Value, json};
 
-use super::prefix;
 use super::store::{self, KeyFormat};
+use super::{namespaces, prefix};
 use crate::exit::{ExitStatus, Failure};
 
 /// Flags of `lanner stat`.
@@ -19,6 +19,9 @@ pub struct StatArguments {
     /// The keys are those of a chain's blocks, in order
     #[arg(long, requires = "keys")]
     chain: bool,
+    /// The name spaces of engines' caches: what each stands for, and how much of the store is theirs. Lists every key
+    #[arg(long, conflicts_with_all = ["keys", "chain"])]
+    namespace: bool,
     #[command(flatten)]
     format: KeyFormat,
 }
@@ -29,6 +32,10 @@ pub struct StatArguments {
 /// What the store says, output that can't be written.
 pub fn run(arguments: &StatArguments, url: &str, json: bool) -> Result<ExitStatus, Failure> {
     let client = store::connect(url)?;
+    if arguments.namespace {
+        namespaces::run(&client, json)?;
+        return Ok(ExitStatus::Done);
+    }
     let keys = arguments.format.parse_all(&arguments.keys)?;
     if arguments.chain {
         return prefix::stat(&client, &keys, arguments.format, json);

@@ -1,0 +1,1 @@
+"""The import name of Mooncake, provided by Lanner. Only ``mooncake.store`` is here: the transfer engine is another product."""
