@@ -41,6 +41,10 @@ impl<'a> Chain<'a> {
     }
 }
 
+/// Puts of one call that are under way at a time. A connection takes four times as many requests, so that what waits here waits for
+/// answers to this call and for nothing else.
+const MOST_UNDER_WAY: usize = 1024;
+
 /// A batch of puts under way.
 pub(crate) struct PutCall<'a, K, V> {
     items: &'a [(K, V)],
@@ -48,6 +52,8 @@ pub(crate) struct PutCall<'a, K, V> {
     options: PutOptions<'a>,
     chain: Option<Chain<'a>>,
     exchanges: Vec<Exchange>,
+    /// All before this one are done.
+    first_open: usize,
     /// For each item what the server said.
     pub outcomes: Vec<Result<()>>,
 }
@@ -70,6 +76,7 @@ impl<'a, K: AsRef<[u8]>, V: AsRef<[u8]>> PutCall<'a, K, V> {
             options,
             chain: None,
             exchanges: exchanges.collect::<Result<_>>()?,
+            first_open: 0,
             outcomes: vec![Ok(()); items.len()],
         })
     }
@@ -105,10 +112,16 @@ fn ttl_seconds(ttl: Option<Duration>) -> u32 {
 
 impl<K: AsRef<[u8]>, V: AsRef<[u8]>> Call for PutCall<'_, K, V> {
     fn poll(&mut self, lane: &mut Lane, client: &ClientInner) -> Poll<Result<()>> {
-        let mut is_done = true;
-        for (index, exchange) in self.exchanges.iter_mut().enumerate() {
+        while self.exchanges.get(self.first_open).is_some_and(Exchange::is_done) {
+            self.first_open += 1;
+        }
+        let (mut is_done, mut under_way) = (true, 0);
+        for (index, exchange) in self.exchanges.iter_mut().enumerate().skip(self.first_open) {
             if exchange.is_done() {
                 continue;
+            }
+            if under_way == MOST_UNDER_WAY {
+                return Poll::Pending;
             }
             let (key, value) = &self.items[index];
             let put = PutRequest {
@@ -121,7 +134,7 @@ impl<K: AsRef<[u8]>, V: AsRef<[u8]>> Call for PutCall<'_, K, V> {
             };
             let request = PutFrame { put, value: value.as_ref() };
             match drive(exchange, lane, client, &request, &mut Acknowledgement) {
-                Poll::Pending => is_done = false,
+                Poll::Pending => (is_done, under_way) = (false, under_way + 1),
                 Poll::Ready(outcome) => {
                     self.outcomes[index] = outcome.map_err(|error| error.at(index as u64))
                 }

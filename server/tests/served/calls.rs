@@ -70,6 +70,19 @@ fn a_call_that_sleeps_misses_no_answer() {
     }
 }
 
+/// A put is a frame of its own, and a connection takes 4,096 requests at a time. Shows that a batch of more is no error.
+#[test]
+fn a_batch_of_puts_may_be_longer_than_a_connection_takes() {
+    everywhere(|client| {
+        let items: Vec<([u8; 4], [u8; 4])> =
+            (0..5_000_u32).map(|n| (n.to_le_bytes(), n.to_be_bytes())).collect();
+        assert!(client.upsert_batch(&items, PutOptions::default()).unwrap().iter().all(Result::is_ok));
+        let keys: Vec<[u8; 4]> = items.iter().map(|item| item.0).collect();
+        let values = client.get_batch(&keys).unwrap();
+        assert!(values.iter().zip(&items).all(|(value, item)| value.as_deref() == Ok(&item.1)));
+    });
+}
+
 #[test]
 fn a_batch_keeps_its_positions() {
     everywhere(|client| {
