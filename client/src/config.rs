@@ -27,7 +27,7 @@ pub struct ClientConfig {
     pub token: Box<str>,
     /// How long a call may take in all, reconnecting included.
     pub timeout: Duration,
-    /// How long one attempt to connect may take.
+    /// How long one attempt to connect may take; at most as long as a call.
     pub connect_timeout: Duration,
     /// How long a call spins for its answer before the thread sleeps. Spinning saves two wake-ups, about 50 us.
     pub spin: Duration,
@@ -124,6 +124,11 @@ impl FromStr for ClientConfig {
 }
 
 impl ClientConfig {
+    /// How long one attempt to connect may take: a call that finds its server frozen must not wait longer than it may in all.
+    pub(crate) fn attempt_timeout(&self) -> Duration {
+        self.connect_timeout.min(self.timeout)
+    }
+
     fn set(&mut self, name: &str, value: &str) -> Result<()> {
         match name {
             "transport" => self.transport = value.parse()?,

@@ -43,7 +43,7 @@ pub(crate) fn connect_tcp(
 
 /// The same, for a connection that is to become another one: a stream that has finished its handshake and blocks with a time-out.
 pub(crate) fn open_tcp(caller: Caller<'_>, server: &Arc<str>, shard: u16) -> Result<(TcpStream, Welcome)> {
-    let mut stream = connect_any(server, caller.config.connect_timeout)?;
+    let mut stream = connect_any(server, caller.config.attempt_timeout())?;
     let welcome = introduce(caller, &mut stream, shard).map_err(|error| at(server, error))?;
     Ok((stream, welcome))
 }
@@ -124,7 +124,7 @@ fn connect_unix(caller: Caller<'_>, server: &Arc<str>, welcome: &Welcome) -> Res
     let path = std::path::Path::new(std::ffi::OsStr::from_bytes(path));
     let socket = UnixStream::connect(path)
         .map_err(|error| unreachable(server, &format_args!("{} (shared memory): {error}", path.display())))?;
-    set_timeouts(&socket, caller.config.connect_timeout).map_err(|error| unreachable(server, &error))?;
+    set_timeouts(&socket, caller.config.attempt_timeout()).map_err(|error| unreachable(server, &error))?;
     Ok(socket)
 }
 

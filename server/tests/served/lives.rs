@@ -182,6 +182,17 @@ fn a_path_that_swallows_packets_costs_one_call() {
 }
 
 #[test]
+fn a_frozen_server_costs_no_more_than_the_time_out() {
+    // The system takes the connection for a process that is stopped, and nobody says anything over it.
+    let frozen = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("lanner://{}?timeout=300ms", frozen.local_addr().unwrap());
+    let began = Clock.now();
+    let refused = Client::connect(&url).and_then(|client| client.get(b"key")).unwrap_err();
+    let taken = Clock.now().since(began);
+    assert!(taken < Duration::from_millis(1500), "{taken:?}: {refused}");
+}
+
+#[test]
 fn keys_spread_over_two_servers_and_one_of_them_may_end() {
     for transport in transports() {
         let servers = [TestServer::start(&["--shards", "2"]), TestServer::start(&[])];
