@@ -209,7 +209,6 @@ impl Lane {
             return;
         }
         let mut sleepers: SmallVec<[Sleeper<'_>; 8]> = SmallVec::new();
-        let mut may_sleep = true;
         for (server, shards) in self.connections.iter_mut().enumerate() {
             for (shard, connection) in shards.iter_mut().enumerate() {
                 let route = Route { server: server as u16, shard: shard as u16 };
@@ -219,7 +218,7 @@ impl Lane {
                 }
             }
         }
-        may_sleep &= !sleepers.is_empty();
+        let mut may_sleep = !sleepers.is_empty();
         for sleeper in &mut sleepers {
             may_sleep &= sleeper.prepare();
         }

@@ -3,6 +3,8 @@
 use super::Request;
 use super::replies::Replies;
 use lanner_shared::chain::{GROUP_BLOCKS, GroupPrefix, PREFIX_BYTES};
+use lanner_shared::error::Malformation;
+use lanner_shared::wire::match_chain::GroupHead;
 use lanner_shared::wire::{Descriptor, Opcode, body, body::BodyReader, match_chain};
 use lanner_shared::{Error, KeyHash, Result};
 use smallvec::SmallVec;
@@ -63,6 +65,10 @@ pub(super) fn answer(request: &mut Request<'_>, replies: &mut Replies) -> Result
     let groups = usize::from(request.header.count);
     let mut reader = BodyReader::new(request.body);
     let start = body::begin(replies.frame());
+    // No group takes fewer bytes than this, so that a number alone makes nothing grow.
+    if groups * size_of::<GroupHead>() > request.body.len() {
+        return Err(Error::Malformed { reason: Malformation::Body, detail: request.body.len() as u64 });
+    }
     let mut number_at = replies.frame().len();
     replies.frame().resize(number_at + groups * 2, 0);
     let (mut index, mut blocks) = (0, Blocks::default());

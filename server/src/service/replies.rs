@@ -141,6 +141,10 @@ impl Replies {
     }
 
     /// Queues bytes of an object of the segment, which were checked.
+    ///
+    /// # Errors
+    /// `Overloaded` where 65,535 sends of this one object are under way: copying a long piece instead would let two clients that read
+    /// nothing take as much memory as they like.
     #[inline]
     pub fn send_extent(
         &mut self,
@@ -150,13 +154,13 @@ impl Replies {
         offset: u64,
         length: u64,
     ) -> Result<()> {
-        if length >= PINNED_BYTES && shard.pin_for_send(slot, generation).is_ok() {
+        if length >= PINNED_BYTES {
+            shard.pin_for_send(slot, generation)?;
             self.end_bytes();
             self.pieces.push_back(Piece::Extent { slot, generation, offset, length });
             self.waiting_bytes += length;
             return Ok(());
         }
-        // Also where 65,535 sends of this one object are under way.
         let bytes = shard
             .segment()
             .slice(offset, length)

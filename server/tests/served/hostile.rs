@@ -4,7 +4,7 @@
 use crate::support::TestServer;
 use lanner_client::{Clock, Error};
 use lanner_shared::ShardId;
-use lanner_shared::error::Malformation;
+use lanner_shared::error::{Limit, Malformation};
 use lanner_shared::wire::header::{HEADER_BYTES, Header};
 use lanner_shared::wire::hello::{ANY_SHARD, Hello, Welcome};
 use lanner_shared::wire::{self, Opcode, body, keys};
@@ -228,6 +228,39 @@ fn a_peer_that_sends_a_byte_at_a_time_is_served() {
     let mut answer = [0; HEADER_BYTES + 1];
     stream.read_exact(&mut answer).unwrap();
     assert_eq!(answer[HEADER_BYTES], 0);
+}
+
+/// Shows that a peer that asks for one object more often than it can be sent at a time, and takes nothing, is told so instead of being given
+/// copies, and that the object is there for others once it has gone.
+#[test]
+fn an_object_asked_for_without_end_takes_no_memory() {
+    let server = TestServer::start(&[]);
+    let client = server.client("tcp");
+    client.put(b"key", &[7; 4096]).unwrap();
+    let ask = |count: u16| {
+        frame(request(Opcode::Get, count), |body| {
+            body.extend(u64::MAX.to_le_bytes());
+            (0..count).for_each(|_| keys::append(body, b"key"));
+        })
+    };
+    let mut greedy = introduced(&server);
+    greedy.write_all(&ask(u16::MAX)).unwrap();
+    // Served once its first bytes come.
+    greedy.read_exact(&mut [0; HEADER_BYTES]).unwrap();
+    let mut second = introduced(&server);
+    second.write_all(&ask(1000)).unwrap();
+    let mut header = [0; HEADER_BYTES];
+    second.read_exact(&mut header).unwrap();
+    let header = Header::decode(&header, 1).unwrap();
+    let mut body = vec![0; header.body_bytes as usize];
+    second.read_exact(&mut body).unwrap();
+    let told = wire::error::decode(header.status, &body).unwrap();
+    assert!(matches!(told, Error::Overloaded { what: Limit::Transfers, .. }), "{told}");
+    drop(greedy);
+    let began = Clock.now();
+    while client.get(b"key") != Ok(vec![7; 4096]) {
+        assert!(Clock.now().since(began) < Duration::from_secs(5));
+    }
 }
 
 #[test]
