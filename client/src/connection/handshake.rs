@@ -10,10 +10,11 @@ use crate::watcher::ServerLife;
 use lanner_shared::auth;
 use lanner_shared::shm::grant::{GRANTED_FILES, Grant, GrantedFile};
 use lanner_shared::shm::lane_page::{REPLY_LINES, REQUEST_LINES, STAGING_BYTES};
+use lanner_shared::time::{Clock, Instant};
 use lanner_shared::wire::hello::{ANY_SHARD, AuthProof, HELLO_MAGIC, Hello, Welcome};
 use lanner_shared::{Error, Result, ShardId};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
-use std::io::{IoSliceMut, Read, Write};
+use std::io::{ErrorKind, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
@@ -171,24 +172,42 @@ fn introduce(caller: Caller<'_>, stream: &mut (impl Read + Write), shard: u16) -
     let config = caller.config;
     let tenant = config.tenant.as_bytes();
     stream.write_all(Hello::new(tenant, caller.client_id, shard).as_bytes()).map_err(talking)?;
-    let welcome = read_welcome(stream)?;
+    let until = Clock.now().plus(config.attempt_timeout());
+    let welcome = read_welcome(stream, until)?;
     if welcome.challenge == [0; auth::CHALLENGE_BYTES] {
         return Ok(welcome);
     }
     let proof = auth::proof(config.token.as_bytes(), &welcome.challenge, tenant, caller.client_id);
     stream.write_all(AuthProof { magic: HELLO_MAGIC, proof }.as_bytes()).map_err(talking)?;
-    read_welcome(stream)
+    read_welcome(stream, until)
 }
 
-fn read_welcome(stream: &mut impl Read) -> Result<Welcome> {
+/// Reads a welcome. The stream's own time-out bounds each read; `until` bounds all of them, for a peer that sends a byte now and then.
+fn read_welcome(stream: &mut impl Read, until: Instant) -> Result<Welcome> {
     let mut welcome: Welcome = FromZeros::new_zeroed();
-    stream.read_exact(welcome.as_mut_bytes()).map_err(talking)?;
+    let mut rest = welcome.as_mut_bytes();
+    while !rest.is_empty() {
+        match stream.read(rest) {
+            Ok(0) => return Err(talking(ErrorKind::UnexpectedEof.into())),
+            Ok(count) => rest = &mut rest[count..],
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(talking(error)),
+        }
+        if !rest.is_empty() && Clock.now() >= until {
+            return Err(talking(ErrorKind::TimedOut.into()));
+        }
+    }
     welcome.check()?;
     Ok(welcome)
 }
 
 fn talking(error: std::io::Error) -> Error {
-    Error::System { what: "handshake".into(), reason: error.to_string().into() }
+    let reason = match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => "no answer within the time-out".into(),
+        ErrorKind::UnexpectedEof => "the peer closed the connection before it had answered".into(),
+        _ => error.to_string().into(),
+    };
+    Error::System { what: "handshake".into(), reason }
 }
 
 /// Reads the grant and its file descriptors.

@@ -288,8 +288,11 @@ fn thousands_of_connections_come_and_go_and_others_hardly_notice() {
             Err(error) => panic!("round {round}: {error}"),
         }
     }
-    // Another program may have the processor for a while, but not each time; a queue that wasn't cleaned up is there each time.
-    let after = (0..8).map(|_| median(100)).min().unwrap();
+    // Other programs may have the processors for a while; a queue that wasn't cleaned up stays.
+    let (began, mut after) = (Clock.now(), median(100));
+    while after >= before * 10 && Clock.now().since(began) < Duration::from_secs(20) {
+        after = after.min(median(100));
+    }
     drop(held);
     let reports = server.reports_when(|reports| reports[0].transport.tcp_connections == 1);
     assert_eq!(client.get(b"key").unwrap(), [1; 264]);

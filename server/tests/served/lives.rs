@@ -193,6 +193,23 @@ fn a_frozen_server_costs_no_more_than_the_time_out() {
 }
 
 #[test]
+fn a_peer_that_answers_a_byte_at_a_time_costs_no_more_than_the_time_out() {
+    let peer = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("lanner://{}?transport=tcp&timeout=300ms", peer.local_addr().unwrap());
+    let dripping = std::thread::spawn(move || {
+        let (mut stream, _) = peer.accept().unwrap();
+        while std::io::Write::write_all(&mut stream, &[0]).is_ok() {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    });
+    let began = Clock.now();
+    let refused = Client::connect(&url).and_then(|client| client.get(b"key")).unwrap_err();
+    let taken = Clock.now().since(began);
+    assert!(taken < Duration::from_millis(1500), "{taken:?}: {refused}");
+    dripping.join().unwrap();
+}
+
+#[test]
 fn keys_spread_over_two_servers_and_one_of_them_may_end() {
     for transport in transports() {
         let servers = [TestServer::start(&["--shards", "2"]), TestServer::start(&[])];
