@@ -33,6 +33,18 @@ pub struct Piece {
     pub local_offset: u64,
 }
 
+impl Piece {
+    /// What is left of it behind its first `done` bytes, of which it has as many.
+    #[inline]
+    fn behind(self, done: u64) -> Piece {
+        Piece {
+            remote_offset: self.remote_offset + done,
+            length: self.length - done,
+            local_offset: self.local_offset + done,
+        }
+    }
+}
+
 /// A READ work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Read {
@@ -85,11 +97,7 @@ impl Plan {
     pub fn push(&mut self, piece: Piece, limits: &Limits) -> u64 {
         let mut done = 0;
         while done < piece.length {
-            let rest = Piece {
-                remote_offset: piece.remote_offset + done,
-                length: piece.length - done,
-                local_offset: piece.local_offset + done,
-            };
+            let rest = piece.behind(done);
             let taken = self.extend(rest, limits).or_else(|| self.begin(rest, limits));
             match taken {
                 Some(bytes) => done += bytes,
@@ -212,12 +220,7 @@ mod tests {
             for piece in placed {
                 let mut done = 0;
                 while done < piece.length {
-                    let rest = Piece {
-                        remote_offset: piece.remote_offset + done,
-                        length: piece.length - done,
-                        local_offset: piece.local_offset + done,
-                    };
-                    let taken = plan.push(rest, &limits);
+                    let taken = plan.push(piece.behind(done), &limits);
                     done += taken;
                     if done < piece.length {
                         prop_assert!(taken > 0 || !plan.reads().is_empty(), "an empty list takes something");

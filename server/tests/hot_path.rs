@@ -4,40 +4,17 @@
 //! handler counts. The filter holds for one thread, which can't leave it and therefore ends with the process: so this file is
 //! one test. That both counters count is shown with a planted system call and a planted allocation.
 
+mod counting;
+
+use counting::ALLOCATIONS;
 use lanner_client::{Client, EngramConfig, EngramSet, EngramStore, Freshness, Range, RowFormat, RowIds};
 use lanner_server::admin::board::Board;
 use lanner_server::config::flags::{self, Asked};
 use lanner_server::config::resolve::resolve;
 use lanner_server::server::Server;
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The system's allocator, counting.
-struct Counting;
-
-// SAFETY: every call is passed on to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 static SYSTEM_CALLS: AtomicU64 = AtomicU64::new(0);
 

@@ -57,6 +57,23 @@ impl Client {
         self.client.get(|| py.detach(|| RustClient::with_config(self.config.clone())).or_raise(py))
     }
 
+    fn store(
+        &self,
+        py: Python<'_>,
+        key: &Key,
+        value: &Bound<'_, PyAny>,
+        options: &Options,
+        replaces: bool,
+    ) -> PyResult<()> {
+        let export = Export::of(value)?;
+        let (client, bytes) = (self.ours(py)?, export.bytes());
+        let outcome = py.detach(|| match replaces {
+            true => client.upsert_with(key.as_ref(), bytes, options.as_rust()),
+            false => client.put_with(key.as_ref(), bytes, options.as_rust()),
+        });
+        outcome.or_raise(py)
+    }
+
     fn store_batch<'py>(
         &self,
         py: Python<'py>,
@@ -99,9 +116,7 @@ impl Client {
         pin: Option<&str>,
         group: Option<Key>,
     ) -> PyResult<()> {
-        let (options, export) = (Options::new(ttl, pin, group)?, Export::of(value)?);
-        let (client, bytes) = (self.ours(py)?, export.bytes());
-        py.detach(|| client.put_with(key.as_ref(), bytes, options.as_rust())).or_raise(py)
+        self.store(py, &key, value, &Options::new(ttl, pin, group)?, false)
     }
 
     #[pyo3(signature = (key, value, *, ttl = None, pin = None, group = None))]
@@ -114,9 +129,7 @@ impl Client {
         pin: Option<&str>,
         group: Option<Key>,
     ) -> PyResult<()> {
-        let (options, export) = (Options::new(ttl, pin, group)?, Export::of(value)?);
-        let (client, bytes) = (self.ours(py)?, export.bytes());
-        py.detach(|| client.upsert_with(key.as_ref(), bytes, options.as_rust())).or_raise(py)
+        self.store(py, &key, value, &Options::new(ttl, pin, group)?, true)
     }
 
     #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python")]

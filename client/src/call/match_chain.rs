@@ -115,7 +115,7 @@ impl<'a, K: AsRef<[u8]>> MatchCall<'a, K> {
     }
 
     fn store_keys(&mut self) {
-        self.stored = self.chains.iter().map(|chain| KeyList::with_capacity(chain)).collect();
+        self.stored = self.chains.iter().map(|chain| KeyList::with_room_for(chain)).collect();
         for group in &self.groups {
             let keys = &mut self.stored[group.chain as usize];
             blocks(self.chains, group)

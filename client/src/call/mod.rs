@@ -127,14 +127,28 @@ impl Exchange {
     }
 }
 
+/// Queues the request of a new exchange, if its connection takes one now, and returns that connection.
+#[inline]
+fn queue<'l>(
+    exchange: &mut Exchange,
+    lane: &'l mut Lane,
+    client: &ClientInner,
+    request: &dyn Request,
+) -> Result<Option<&'l mut Connection>> {
+    let connection = lane.connection(client, exchange.route)?;
+    if !connection.can_submit() {
+        return Ok(None);
+    }
+    submit(exchange, connection, request)?;
+    Ok(Some(connection))
+}
+
 /// Queues a request that wasn't yet, where that can be done now, without looking for its answer: a call of several frames to one shard
 /// sends them together. Whatever stands in the way is [`drive`]'s to say.
 #[inline]
 pub(crate) fn start(exchange: &mut Exchange, lane: &mut Lane, client: &ClientInner, request: &dyn Request) {
     if matches!(exchange.state, State::New)
-        && let Ok(connection) = lane.connection(client, exchange.route)
-        && connection.can_submit()
-        && submit(exchange, connection, request).is_ok()
+        && let Ok(Some(connection)) = queue(exchange, lane, client, request)
     {
         connection.flush_at_no_cost();
     }
@@ -150,18 +164,10 @@ pub(crate) fn drive(
     receiver: &mut dyn Receiver,
 ) -> Poll<Result<()>> {
     if matches!(exchange.state, State::New) {
-        let connection = match lane.connection(client, exchange.route) {
-            Ok(connection) => connection,
+        match queue(exchange, lane, client, request) {
+            Ok(Some(connection)) if !connection.holds_back() => {}
+            Ok(_) => return Poll::Pending,
             Err(error) => return finish(exchange, Err(error)),
-        };
-        if !connection.can_submit() {
-            return Poll::Pending;
-        }
-        if let Err(error) = submit(exchange, connection, request) {
-            return finish(exchange, Err(error));
-        }
-        if connection.holds_back() {
-            return Poll::Pending;
         }
     }
     if matches!(exchange.state, State::Answered { .. }) {

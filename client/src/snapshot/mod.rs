@@ -94,7 +94,7 @@ impl KeyList {
     }
 
     /// A list without keys, with room for those of the chain `keys` as they are stored.
-    pub fn with_capacity<K: AsRef<[u8]>>(keys: &[K]) -> KeyList {
+    pub fn with_room_for<K: AsRef<[u8]>>(keys: &[K]) -> KeyList {
         let bytes: usize = keys.iter().map(|key| PREFIX_BYTES + key.as_ref().len()).sum();
         KeyList { bytes: Vec::with_capacity(bytes), ends: Vec::with_capacity(keys.len()) }
     }

@@ -68,9 +68,8 @@ impl Shard {
         key: &[u8],
         operation: Opcode,
     ) -> Option<Found> {
-        let found = self.find(now, hash, key).and_then(|slot| self.found(now, slot));
-        self.counters.count_look_up(operation, found.is_some());
-        found
+        let slot = self.find(now, hash, key);
+        self.answer(now, slot, operation)
     }
 
     /// [`Shard::query_hashed`] of a block behind one that is there: likely there too, so that asking the filter first saves nothing.
@@ -82,6 +81,12 @@ impl Shard {
         operation: Opcode,
     ) -> Option<Found> {
         let slot = self.locate(hash, key).and_then(|slot| self.unexpired(now, slot));
+        self.answer(now, slot, operation)
+    }
+
+    /// Leases and describes what a look-up has found, and counts the look-up.
+    #[inline]
+    fn answer(&mut self, now: Instant, slot: Option<SlotId>, operation: Opcode) -> Option<Found> {
         let found = slot.and_then(|slot| self.found(now, slot));
         self.counters.count_look_up(operation, found.is_some());
         found

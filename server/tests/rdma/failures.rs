@@ -2,7 +2,7 @@
 //! then all goes on by itself.
 
 use crate::reads::run;
-use crate::support::TestServer;
+use crate::support::{TestServer, soon_within};
 use lanner_client::{Client, Clock, Error, Freshness, Range};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -30,16 +30,9 @@ fn is_expected(error: &Error) -> bool {
     )
 }
 
-/// Calls `attempt` until it succeeds, for twenty seconds.
-fn soon<T>(mut attempt: impl FnMut() -> Result<T, Error>) -> T {
-    let began = Clock.now();
-    loop {
-        match attempt() {
-            Ok(value) => return value,
-            Err(error) if Clock.now().since(began) > Duration::from_secs(20) => panic!("{error}"),
-            Err(_) => std::thread::sleep(Duration::from_millis(50)),
-        }
-    }
+/// [`soon_within`] the time that the emulation takes.
+fn soon<T>(attempt: impl FnMut() -> Result<T, Error>) -> T {
+    soon_within(Duration::from_secs(20), attempt)
 }
 
 /// A server in a process of its own.

@@ -3,6 +3,8 @@
 //!
 //! Each test is marked `#[ignore]`, for without the devices none of them can do anything.
 
+#[path = "../counting/mod.rs"]
+mod counting;
 mod failures;
 mod reads;
 #[path = "../served/support.rs"]

@@ -1,11 +1,10 @@
 //! One-sided reads: whose bytes they bring, what they cost the server and the client, and when they don't count.
 
+use crate::counting::ALLOCATIONS;
 use crate::failures::Trouble;
 use crate::support::TestServer;
 use lanner_client::{Client, Error, Freshness, PutOptions, Range};
 use lanner_server::admin::board::ShardReport;
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,30 +12,6 @@ use std::time::Duration;
 const ROW: u64 = 264;
 const TABLES: usize = 24;
 const ROWS: u64 = 97;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The system's allocator, counting.
-struct Counting;
-
-// SAFETY: every call is passed on to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 fn key(table: usize) -> String {
     format!("table {table}")

@@ -1,20 +1,12 @@
 //! Clients and servers that end and begin again: what is lost is said, what was read is right, nobody has to be restarted.
 
-use crate::support::{TestServer, transports};
+use crate::support::{TestServer, soon_within, transports};
 use lanner_client::{Client, Clock, Error, Freshness, PutOptions, Range};
 use lanner_shared::wire::Opcode;
 use std::time::Duration;
 
-/// Calls `attempt` until it succeeds, for a few seconds.
-fn soon<T>(mut attempt: impl FnMut() -> Result<T, Error>) -> T {
-    let began = Clock.now();
-    loop {
-        match attempt() {
-            Ok(value) => return value,
-            Err(error) if Clock.now().since(began) > Duration::from_secs(5) => panic!("{error}"),
-            Err(_) => std::thread::sleep(Duration::from_millis(10)),
-        }
-    }
+fn soon<T>(attempt: impl FnMut() -> Result<T, Error>) -> T {
+    soon_within(Duration::from_secs(5), attempt)
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Starts servers for tests: in this process, on free ports, with little memory.
 
-use lanner_client::{Client, ClientConfig};
+use lanner_client::{Client, ClientConfig, Clock, Error};
 use lanner_server::admin::board::{Board, ShardReport};
 use lanner_server::config::flags::{self, Asked};
 use lanner_server::config::resolve::resolve;
@@ -100,6 +100,18 @@ impl Drop for TestServer {
         if let Some(running) = self.running.take() {
             running.stop();
             running.join().unwrap();
+        }
+    }
+}
+
+/// Calls `attempt` until it succeeds; panics with its last error after `limit`.
+pub fn soon_within<T>(limit: Duration, mut attempt: impl FnMut() -> Result<T, Error>) -> T {
+    let began = Clock.now();
+    loop {
+        match attempt() {
+            Ok(value) => return value,
+            Err(error) if Clock.now().since(began) > limit => panic!("{error}"),
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
         }
     }
 }
