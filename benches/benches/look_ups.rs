@@ -67,6 +67,7 @@ fn look_ups(criterion: &mut Criterion) {
         peer: PeerId(1),
         boot: 0,
         version: MAX_VERSION,
+        reads_values: false,
         sends_values: true,
         can_move: false,
         is_draining: false,

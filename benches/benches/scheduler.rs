@@ -140,6 +140,7 @@ impl Served {
             peer: PeerId(1),
             boot: 0,
             version: MAX_VERSION,
+            reads_values: false,
             sends_values: false,
             can_move: false,
             is_draining: false,

@@ -17,6 +17,7 @@ use crate::cluster::Cluster;
 use crate::config::{ClientConfig, TransportChoice};
 use crate::connection::Connection;
 use crate::connection::handshake::Caller;
+use crate::connection::rdma::registration::Registrations;
 use crate::lane::{Route, with_lane};
 use crate::snapshot::ranges::{self, Range, Ranges};
 use crate::snapshot::{Freshness, KeyList, Snapshot, Source};
@@ -405,7 +406,22 @@ impl Client {
         if snapshot.is_local() {
             return self.read_local(snapshot, ranges, destination, freshness);
         }
-        self.read_remote(snapshot, ranges, destination, freshness)
+        self.read_remote(snapshot, ranges, destination, freshness, None)
+    }
+
+    /// [`Client::read_checked`] to registered memory.
+    pub(crate) fn read_registered(
+        &self,
+        snapshot: &Snapshot,
+        ranges: &[Range],
+        destination: &mut [u8],
+        freshness: Freshness,
+        registrations: &Registrations,
+    ) -> Result<()> {
+        if snapshot.is_local() {
+            return self.read_local(snapshot, ranges, destination, freshness).map(drop);
+        }
+        self.read_remote(snapshot, ranges, destination, freshness, Some(registrations)).map(drop)
     }
 
     /// [`Client::read_checked`] where not all objects lie in shared memory. Apart from it, because that becomes a part of each look-up.
@@ -416,15 +432,23 @@ impl Client {
         ranges: &R,
         destination: &mut [u8],
         freshness: Freshness,
+        registrations: Option<&Registrations>,
     ) -> Result<Instant> {
         // Nothing is sent for a lease that has ended already.
         snapshot.check_lease()?;
         let mut one_sided = with_lane(&self.inner, |lane| one_sided::sources(lane, &self.inner, snapshot));
         let mut read_at = None;
         if one_sided.contains(&true) {
-            let mut call = OneSidedCall::new(snapshot, ranges, destination, freshness, &one_sided);
+            let call = OneSidedCall::new(snapshot, ranges, destination, freshness, &one_sided);
+            let mut call = call.into_registered(registrations);
             match run(&self.inner, &mut call) {
-                Ok(()) => read_at = Some(Clock.now()),
+                Ok(()) => {
+                    let now = Clock.now();
+                    read_at = Some(now);
+                    if snapshot.note_one_sided(ranges, now) {
+                        self.hand_in_touches(snapshot, now);
+                    }
+                }
                 // Over another connection, of whatever kind, the server can be asked for the same.
                 Err(Error::ConnectionLost { .. }) => one_sided.fill(false),
                 Err(error) => return Err(error),
@@ -456,7 +480,8 @@ impl Client {
         Ok(now)
     }
 
-    /// Tells the shards what was read in their memory. No system call, and no connection is made for it.
+    /// Tells the shards what was read in their memory: no system call, or over RDMA one message for each shard, whose answer nobody waits
+    /// for. No connection is made for it.
     #[cold]
     fn hand_in_touches(&self, snapshot: &Snapshot, now: Instant) {
         with_lane(&self.inner, |lane| {
@@ -467,6 +492,11 @@ impl Client {
                     connection.tell_touch(touch);
                 }
             });
+            for source in &snapshot.sources {
+                if let Some(connection) = lane.open_connection(source.route) {
+                    connection.send_touches();
+                }
+            }
         });
     }
 

@@ -30,6 +30,7 @@ mod lane;
 mod mapping;
 mod pending;
 mod placement;
+mod registered;
 #[cfg(feature = "simulation")]
 pub mod simulation;
 mod snapshot;
@@ -47,6 +48,7 @@ pub use lanner_shared::time::{Clock, Instant};
 pub use lanner_shared::wire::put::Pin;
 pub use lanner_shared::{Error, Result};
 pub use pending::Pending;
+pub use registered::{Registered, Registration};
 pub use snapshot::ranges::Range;
 pub use snapshot::{Freshness, Snapshot};
 pub use tensor::{ShardedTensor, TensorError, TensorSlice, TensorSpec};

@@ -13,7 +13,7 @@ use crate::call::match_chain::MatchCall;
 use crate::call::one_sided::{self, OneSidedCall, Sources};
 use crate::call::put::{PutCall, PutOptions};
 use crate::call::read::ReadCall;
-use crate::call::{Call, Exchange, time_out};
+use crate::call::{Call, Exchange, give_up, time_out};
 use crate::client::{Client, ClientInner};
 use crate::lane::{Lane, with_lane};
 use crate::snapshot::ranges::{self, Range};
@@ -67,8 +67,12 @@ impl<'a, T> Pending<'a, T> {
             Poll::Pending if Clock.now() < self.deadline => return Poll::Pending,
             Poll::Pending => self.time_out(),
         };
-        let Some(call) = self.call.take() else { return Poll::Pending };
-        Poll::Ready(outcome.and_then(|()| call.outcome()))
+        let Some(mut call) = self.call.take() else { return Poll::Pending };
+        if let Err(error) = outcome {
+            with_lane(&self.client.inner, |lane| give_up(lane, &mut *call));
+            return Poll::Ready(Err(error));
+        }
+        Poll::Ready(call.outcome())
     }
 
     #[cold]
@@ -92,7 +96,7 @@ impl<'a, T> Pending<'a, T> {
 impl<T> Drop for Pending<'_, T> {
     fn drop(&mut self) {
         if let Some(call) = &mut self.call {
-            with_lane(&self.client.inner, |lane| call.each_exchange(&mut |exchange| exchange.abandon(lane)));
+            with_lane(&self.client.inner, |lane| give_up(lane, &mut **call));
         }
     }
 }

@@ -29,6 +29,8 @@ pub struct Piece {
     pub remote_offset: u64,
     /// Number of bytes.
     pub length: u64,
+    /// Which of the local regions it goes to.
+    pub local_region: u8,
     /// First byte, from the start of the local region.
     pub local_offset: u64,
 }
@@ -41,6 +43,7 @@ impl Piece {
             remote_offset: self.remote_offset + done,
             length: self.length - done,
             local_offset: self.local_offset + done,
+            ..self
         }
     }
 }
@@ -59,6 +62,8 @@ pub struct Read {
 /// Where a part of a READ goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
+    /// Which of the local regions.
+    pub local_region: u8,
     /// First byte, from the start of the local region.
     pub local_offset: u64,
     /// Number of bytes.
@@ -116,11 +121,12 @@ impl Plan {
         }
         let length = piece.length.min(room);
         let segment = self.segments.last_mut()?;
-        if segment.local_offset + segment.length == piece.local_offset {
+        let is_next = segment.local_region == piece.local_region;
+        if is_next && segment.local_offset + segment.length == piece.local_offset {
             segment.length += length;
         } else if last.segments.1 < limits.segments_per_read {
             last.segments.1 += 1;
-            self.segments.push(Segment { local_offset: piece.local_offset, length });
+            self.segments.push(segment_of(&piece, length));
         } else {
             return None;
         }
@@ -134,10 +140,14 @@ impl Plan {
         }
         let length = piece.length.min(limits.bytes_per_read);
         let segments = (self.segments.len(), 1);
-        self.segments.push(Segment { local_offset: piece.local_offset, length });
+        self.segments.push(segment_of(&piece, length));
         self.reads.push(Read { remote_offset: piece.remote_offset, length, segments });
         Some(length)
     }
+}
+
+fn segment_of(piece: &Piece, length: u64) -> Segment {
+    Segment { local_region: piece.local_region, local_offset: piece.local_offset, length }
 }
 
 #[cfg(test)]
@@ -150,7 +160,8 @@ mod tests {
     fn planned(pieces: &[(u64, u64, u64)], limits: Limits) -> String {
         let mut plan = Plan::default();
         for (remote_offset, length, local_offset) in pieces {
-            let piece = Piece { remote_offset: *remote_offset, length: *length, local_offset: *local_offset };
+            let (remote_offset, length, local_offset) = (*remote_offset, *length, *local_offset);
+            let piece = Piece { remote_offset, length, local_region: 0, local_offset };
             plan.push(piece, &limits);
         }
         let read = |read: &Read| {
@@ -170,6 +181,17 @@ mod tests {
         assert_eq!(planned(&[(0, 10, 50), (10, 5, 0)], LIMITS), "0+15 to 50+10 0+5");
         assert_eq!(planned(&[(0, 1, 50), (1, 1, 0), (2, 1, 9)], LIMITS), "0+2 to 50+1 0+1; 2+1 to 9+1");
         assert_eq!(planned(&[(5, 0, 0)], LIMITS), "");
+    }
+
+    #[test]
+    fn neighbours_that_go_to_two_regions_are_one_read_with_two_segments() {
+        let mut plan = Plan::default();
+        let first = Piece { remote_offset: 0, length: 10, local_region: 0, local_offset: 0 };
+        plan.push(first, &LIMITS);
+        plan.push(Piece { remote_offset: 10, local_region: 1, local_offset: 10, ..first }, &LIMITS);
+        let [read] = plan.reads() else { panic!("{:?}", plan.reads()) };
+        let regions: Vec<u8> = plan.segments_of(read).iter().map(|part| part.local_region).collect();
+        assert_eq!((read.length, regions), (20, vec![0, 1]));
     }
 
     #[test]
@@ -197,7 +219,8 @@ mod tests {
                 wanted.resize((end + gap) as usize, None);
                 let local_offset = end + gap;
                 wanted.extend((0..*length).map(|at| Some(remote_offset + at)));
-                placed.push(Piece { remote_offset: *remote_offset, length: *length, local_offset });
+                let (remote_offset, length) = (*remote_offset, *length);
+                placed.push(Piece { remote_offset, length, local_region: 0, local_offset });
                 end = local_offset + length;
             }
             let mut read_from: Vec<Option<u64>> = vec![None; wanted.len()];

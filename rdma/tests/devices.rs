@@ -55,10 +55,10 @@ impl End {
     /// Reads `length` bytes of `remote` and waits for what becomes of it.
     fn read(&mut self, remote: &RemoteRegion, offset: u64, length: u64) -> Completion {
         let mut plan = Plan::default();
-        let piece = Piece { remote_offset: offset, length, local_offset: 0 };
+        let piece = Piece { remote_offset: offset, length, local_region: 0, local_offset: 0 };
         assert_eq!(plan.push(piece, &self.queue_pair.limits()), length);
         // SAFETY: the buffer is looked at behind the completion only, and lives as long as the queue pair.
-        unsafe { self.queue_pair.post_reads(&plan, self.buffer.region(), remote) }.unwrap();
+        unsafe { self.queue_pair.post_reads(&plan, &[self.buffer.region()], remote) }.unwrap();
         for _ in 0..5_000 {
             let mut found = None;
             self.completions.poll(|completion| found = Some(completion));

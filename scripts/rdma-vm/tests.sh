@@ -38,7 +38,7 @@ run() {
     cd "$folder/tests"
     ./devices --ignored --test-threads 1 || status=1
     ./rdma --ignored --test-threads 1 || status=1
-    for part in calls:: chains:: engram:: lives::; do
+    for part in calls:: chains:: engram:: lives:: registered::; do
         ./served "$part" --test-threads 1 || status=1
     done
     return $status

@@ -7,6 +7,7 @@
 use super::keys::{Indices, KeyGroups, group, in_batch};
 use super::{Call, Exchange, Request, drive};
 use crate::client::ClientInner;
+use crate::connection::rdma::registration::{Region, Registrations};
 use crate::connection::reader::{Pieces, Reader};
 use crate::connection::{Broken, Connection, Receiver};
 use crate::lane::Lane;
@@ -67,6 +68,14 @@ impl Target<'_, '_> {
         }
     }
 
+    /// Where the buffer begins in `region`, if the caller's buffers lie there.
+    fn direct_offset(&self, index: usize, region: Option<&Region>) -> Option<u64> {
+        match self {
+            Target::New(_) => None,
+            Target::Given(buffers) => region?.offset_of(buffers[index]),
+        }
+    }
+
     fn longest(&self) -> u64 {
         match self {
             Target::New(_) => u64::MAX,
@@ -81,6 +90,8 @@ pub(crate) struct GetCall<'a, 'b, K> {
     groups: KeyGroups,
     progress: Vec<Progress>,
     target: Target<'a, 'b>,
+    /// Of the memory that all of the caller's buffers lie in, if it's registered.
+    registrations: Option<&'a Registrations>,
     /// For each key the length of its value, or why there is none.
     pub outcomes: Vec<Result<u64>>,
 }
@@ -123,7 +134,12 @@ impl<'a, 'b, K: AsRef<[u8]>> GetCall<'a, 'b, K> {
         let groups = group(client, batch, size_of::<GetBody>())?;
         let progress = groups.iter().map(|_| Progress::default()).collect();
         let outcomes = (0..batch.len()).map(|index| Err(Error::NotFound { index: index as u64 })).collect();
-        Ok(GetCall { batch, groups, progress, target, outcomes })
+        Ok(GetCall { batch, groups, progress, target, registrations: None, outcomes })
+    }
+
+    /// The same, to registered memory. For calls that are waited for only: until they return a device may write there.
+    pub fn into_registered(self, registrations: &'a Registrations) -> GetCall<'a, 'b, K> {
+        GetCall { registrations: Some(registrations), ..self }
     }
 
     /// The values, for a call that made their buffers.
@@ -143,8 +159,9 @@ impl<K: AsRef<[u8]>> GetCall<'_, '_, K> {
         let Remote { values, reader, deadline } = &mut progress.remote;
         let polled = match connection.and_then(Connection::link) {
             Some(link) => {
-                group.exchange.begin_reading(serial, Some(reader.id(link)));
-                reader.poll(link, &mut ValuePieces { values, target: &mut self.target })
+                let direct = self.registrations.and_then(|registrations| registrations.region(link));
+                group.exchange.begin_reading(serial, Some(reader.id(link)), direct.is_some());
+                reader.poll(link, &mut ValuePieces { values, target: &mut self.target, direct }, direct)
             }
             None => Err(Broken::Closed),
         };
@@ -172,6 +189,7 @@ impl<K: AsRef<[u8]>> GetCall<'_, '_, K> {
 struct ValuePieces<'a, 'b, 'c> {
     values: &'a [(u32, u64, u64)],
     target: &'a mut Target<'b, 'c>,
+    direct: Option<&'a Region>,
 }
 
 impl Pieces for ValuePieces<'_, '_, '_> {
@@ -187,6 +205,10 @@ impl Pieces for ValuePieces<'_, '_, '_> {
     fn place(&mut self, index: usize, from: u64, length: usize) -> &mut [u8] {
         let from = from as usize;
         &mut self.target.made(self.values[index].0 as usize)[from..from + length]
+    }
+
+    fn direct_offset(&self, index: usize) -> Option<u64> {
+        self.target.direct_offset(self.values[index].0 as usize, self.direct)
     }
 }
 
@@ -251,7 +273,7 @@ impl<K: AsRef<[u8]>> Call for GetCall<'_, '_, K> {
                     progress.remote.deadline = client_deadline(group.exchange.asked, lease);
                     // The connection may have ended since; then the first look at it says so.
                     let serial = lane.open_connection(group.exchange.route).map_or(0, |open| open.serial);
-                    group.exchange.begin_reading(serial, None);
+                    group.exchange.begin_reading(serial, None, false);
                     // At once: a thread that slept now would wait for what nobody has asked for.
                     match self.read_remote(at, lane, client) {
                         Ok(group_is_done) => is_done &= group_is_done,

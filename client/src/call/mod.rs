@@ -17,11 +17,12 @@ pub(crate) mod read_ranges;
 pub(crate) mod scatter;
 
 use crate::client::ClientInner;
-use crate::connection::rdma::link::ReaderId;
+use crate::connection::rdma::link::{RdmaLink, ReaderId};
 use crate::connection::{Broken, Connection, Receiver};
 use crate::lane::{Lane, Route, with_lane};
 use lanner_shared::time::{Clock, Instant};
 use lanner_shared::wire::Opcode;
+use lanner_shared::wire::put_offered::ValueOffer;
 use lanner_shared::{Error, Result};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -43,6 +44,12 @@ pub(crate) trait Request {
     }
     /// Appends the body.
     fn encode(&self, body: &mut Vec<u8>);
+    /// Where the value of a put lies, if the server is to READ it over `link`.
+    fn offer(&self, _link: &RdmaLink) -> Option<ValueOffer> {
+        None
+    }
+    /// Appends the body of a put whose value is offered.
+    fn encode_offer(&self, _body: &mut Vec<u8>, _offer: &ValueOffer) {}
 }
 
 /// One frame to one shard, and its answer.
@@ -61,13 +68,13 @@ pub(crate) struct Exchange {
 enum State {
     /// Not queued yet.
     New,
-    /// On its way on the connection with this serial number.
-    Sent { serial: u64, request_id: u32 },
+    /// On its way on the connection with this serial number. If a value is offered, the server may read it until the answer has come.
+    Sent { serial: u64, request_id: u32, is_offered: bool },
     /// Answered before its payload was all out (a refusal); the rest must go out all the same, or the connection would be
     /// in the middle of a frame for ever.
     Answered { serial: u64, request_id: u32, outcome: Result<()> },
-    /// Reading one-sided on the connection with this serial number.
-    Reading { serial: u64, reader: Option<ReaderId> },
+    /// Reading one-sided on the connection with this serial number; maybe straight to memory of the caller's.
+    Reading { serial: u64, reader: Option<ReaderId>, is_direct: bool },
     /// Answered, or failed for good.
     Done,
 }
@@ -93,8 +100,8 @@ impl Exchange {
 
     /// From here on it reads one-sided on the connection with this serial number, under this name if it has read already.
     #[inline]
-    pub fn begin_reading(&mut self, serial: u64, reader: Option<ReaderId>) {
-        self.state = State::Reading { serial, reader };
+    pub fn begin_reading(&mut self, serial: u64, reader: Option<ReaderId>, is_direct: bool) {
+        self.state = State::Reading { serial, reader, is_direct };
     }
 
     /// All has been read.
@@ -108,16 +115,23 @@ impl Exchange {
         self.state = State::New;
     }
 
-    /// Gives the exchange up. Where that leaves a frame half written, its connection ends.
+    /// Gives the exchange up. Its connection ends where that leaves a frame half written, or a device with memory of the caller's: a queue
+    /// pair that was destroyed uses no memory any more.
     #[cold]
     pub fn abandon(&mut self, lane: &mut Lane) {
-        if let State::Sent { serial, request_id } | State::Answered { serial, request_id, .. } = self.state
+        if let State::Sent { serial, is_offered: true, .. } | State::Reading { serial, is_direct: true, .. } =
+            self.state
+        {
+            lane.close(self.route, serial);
+        }
+        if let State::Sent { serial, request_id, .. } | State::Answered { serial, request_id, .. } =
+            self.state
             && let Some(connection) = lane.existing(self.route, serial)
             && !connection.abandon(request_id)
         {
             lane.close(self.route, serial);
         }
-        if let State::Reading { serial, reader: Some(reader) } = self.state
+        if let State::Reading { serial, reader: Some(reader), .. } = self.state
             && let Some(connection) = lane.existing(self.route, serial)
             && let Some(link) = connection.link()
         {
@@ -173,7 +187,7 @@ pub(crate) fn drive(
     if matches!(exchange.state, State::Answered { .. }) {
         return drive_rest(exchange, lane, request);
     }
-    let State::Sent { serial, request_id } = exchange.state else { return Poll::Ready(Ok(())) };
+    let State::Sent { serial, request_id, .. } = exchange.state else { return Poll::Ready(Ok(())) };
     let Some(connection) = lane.existing(exchange.route, serial) else {
         return lost(exchange, client, request.opcode());
     };
@@ -236,9 +250,14 @@ fn submit(exchange: &mut Exchange, connection: &mut Connection, request: &dyn Re
     if matches!(request.opcode(), Opcode::Query | Opcode::Fetch) {
         exchange.asked = Clock.now();
     }
-    let request_id = connection
-        .submit(request.opcode(), request.count(), request.payload(), |body| request.encode(body))?;
-    exchange.state = State::Sent { serial: connection.serial, request_id };
+    let offer = connection.link().and_then(|link| request.offer(link));
+    let request_id = match &offer {
+        Some(offer) => connection
+            .submit(Opcode::PutOffered, request.count(), &[], |body| request.encode_offer(body, offer)),
+        None => connection
+            .submit(request.opcode(), request.count(), request.payload(), |body| request.encode(body)),
+    }?;
+    exchange.state = State::Sent { serial: connection.serial, request_id, is_offered: offer.is_some() };
     Ok(())
 }
 
@@ -275,7 +294,35 @@ pub(crate) trait Call {
 
 /// Drives `call` until it's done or its deadline has come.
 pub(crate) fn run(client: &Arc<ClientInner>, call: &mut dyn Call) -> Result<()> {
-    with_lane(client, |lane| run_on(client, lane, call))
+    with_lane(client, |lane| {
+        let mut running = Running { lane, call, is_done: false };
+        let outcome = run_on(client, running.lane, running.call);
+        running.is_done = outcome.is_ok();
+        outcome
+    })
+}
+
+/// A call that is being waited for. If it fails, or panics, what it has under way is given up: nobody would ask for those answers and lists
+/// any more, and no device is left with memory of the caller's.
+struct Running<'a> {
+    lane: &'a mut Lane,
+    call: &'a mut dyn Call,
+    is_done: bool,
+}
+
+impl Drop for Running<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.is_done {
+            give_up(self.lane, self.call);
+        }
+    }
+}
+
+/// Gives up what a call has under way.
+#[cold]
+pub(crate) fn give_up(lane: &mut Lane, call: &mut dyn Call) {
+    call.each_exchange(&mut |exchange| exchange.abandon(lane));
 }
 
 fn run_on(client: &Arc<ClientInner>, lane: &mut Lane, call: &mut dyn Call) -> Result<()> {

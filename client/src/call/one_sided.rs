@@ -6,6 +6,7 @@
 
 use super::{Call, Exchange};
 use crate::client::ClientInner;
+use crate::connection::rdma::registration::Registrations;
 use crate::connection::reader::{Pieces, Reader};
 use crate::lane::Lane;
 use crate::snapshot::ranges::Ranges;
@@ -26,7 +27,11 @@ pub(crate) struct OneSidedCall<'a, R: ?Sized> {
     snapshot: &'a Snapshot,
     ranges: &'a R,
     target: &'a mut [u8],
+    /// Of the memory that the target is part of, if it's registered.
+    registrations: Option<&'a Registrations>,
     parts: SmallVec<[Part; 4]>,
+    /// Why it fails, once what is under way elsewhere is done.
+    failure: Option<Error>,
 }
 
 /// What is read of one shard's segment.
@@ -71,7 +76,27 @@ impl<'a, R: Ranges + ?Sized> OneSidedCall<'a, R> {
             }
         };
         let meant = sources.iter().enumerate().filter(|(_, is_meant)| **is_meant);
-        OneSidedCall { snapshot, ranges, target, parts: meant.map(|(source, _)| part(source)).collect() }
+        OneSidedCall {
+            snapshot,
+            ranges,
+            target,
+            registrations: None,
+            parts: meant.map(|(source, _)| part(source)).collect(),
+            failure: None,
+        }
+    }
+
+    /// The same, to registered memory. For calls that are waited for only: until they return a device may write there.
+    #[inline]
+    pub fn into_registered(self, registrations: Option<&'a Registrations>) -> OneSidedCall<'a, R> {
+        OneSidedCall { registrations, ..self }
+    }
+
+    /// A part has failed; the others are waited for, so that nothing stays under way for a call that nobody asks about any more.
+    #[cold]
+    fn fail(&mut self, part: usize, error: Error) {
+        self.parts[part].exchange.end_reading();
+        self.failure.get_or_insert(error);
     }
 }
 
@@ -79,54 +104,67 @@ impl<R: Ranges + ?Sized> Call for OneSidedCall<'_, R> {
     #[inline]
     fn poll(&mut self, lane: &mut Lane, client: &ClientInner) -> Poll<Result<()>> {
         let mut is_done = true;
-        for part in &mut self.parts {
-            if part.exchange.is_done() {
+        for at in 0..self.parts.len() {
+            if self.parts[at].exchange.is_done() {
                 continue;
             }
-            let source = &self.snapshot.sources[usize::from(part.source)];
-            let lost = || Error::ConnectionLost { server: client.server_address(source.route) };
-            let serial = match part.exchange.reading_on() {
-                Some(serial) => serial,
-                None => match lane.connection(client, source.route) {
-                    // A descriptor means something only to the server's life that gave it.
-                    Ok(connection) if connection.boot_id != source.boot_id => {
-                        return Poll::Ready(Err(Error::LeaseExpired { index: 0 }));
-                    }
-                    Ok(connection) => connection.serial,
-                    Err(error) => return Poll::Ready(Err(error)),
-                },
-            };
-            let connection = lane.existing(source.route, serial);
-            let Some(link) = connection.and_then(|connection| connection.link()) else {
-                return Poll::Ready(Err(lost()));
-            };
-            part.exchange.begin_reading(serial, Some(part.reader.id(link)));
-            let mut pieces = SnapshotPieces {
-                snapshot: self.snapshot,
-                ranges: self.ranges,
-                target: self.target,
-                source: part.source,
-                words: &mut part.words,
-            };
-            match part.reader.poll(link, &mut pieces) {
-                Ok(Poll::Pending) => is_done = false,
-                Ok(Poll::Ready(())) => {
-                    part.exchange.end_reading();
-                    if part.has_changed(self.snapshot) {
-                        return Poll::Ready(Err(Error::EpochChanged));
-                    }
-                }
-                Err(_) => {
-                    lane.close(source.route, serial);
-                    return Poll::Ready(Err(lost()));
-                }
+            match self.poll_part(at, lane, client) {
+                Ok(part_is_done) => is_done &= part_is_done,
+                Err(error) => self.fail(at, error),
             }
         }
-        if is_done { Poll::Ready(self.snapshot.check_lease().map(drop)) } else { Poll::Pending }
+        match self.failure.take_if(|_| is_done) {
+            Some(error) => Poll::Ready(Err(error)),
+            None if is_done => Poll::Ready(self.snapshot.check_lease().map(drop)),
+            None => Poll::Pending,
+        }
     }
 
     fn each_exchange(&mut self, act: &mut dyn FnMut(&mut Exchange)) {
         self.parts.iter_mut().for_each(|part| act(&mut part.exchange));
+    }
+}
+
+impl<R: Ranges + ?Sized> OneSidedCall<'_, R> {
+    /// Moves a part on. Whether it's done.
+    #[inline]
+    fn poll_part(&mut self, at: usize, lane: &mut Lane, client: &ClientInner) -> Result<bool> {
+        let part = &mut self.parts[at];
+        let source = &self.snapshot.sources[usize::from(part.source)];
+        let lost = || Error::ConnectionLost { server: client.server_address(source.route) };
+        let serial = match part.exchange.reading_on() {
+            Some(serial) => serial,
+            None => match lane.connection(client, source.route)? {
+                // A descriptor means something only to the server's life that gave it.
+                connection if connection.boot_id != source.boot_id => {
+                    return Err(Error::LeaseExpired { index: 0 });
+                }
+                connection => connection.serial,
+            },
+        };
+        let connection = lane.existing(source.route, serial);
+        let link = connection.and_then(|connection| connection.link()).ok_or_else(lost)?;
+        let region = self.registrations.and_then(|registrations| registrations.region(link));
+        part.exchange.begin_reading(serial, Some(part.reader.id(link)), region.is_some());
+        let mut pieces = SnapshotPieces {
+            snapshot: self.snapshot,
+            ranges: self.ranges,
+            direct: region.and_then(|region| region.offset_of(self.target)),
+            target: self.target,
+            source: part.source,
+            words: &mut part.words,
+        };
+        match part.reader.poll(link, &mut pieces, region) {
+            Ok(Poll::Pending) => Ok(false),
+            Ok(Poll::Ready(())) => {
+                part.exchange.end_reading();
+                if part.has_changed(self.snapshot) { Err(Error::EpochChanged) } else { Ok(true) }
+            }
+            Err(_) => {
+                lane.close(source.route, serial);
+                Err(lost())
+            }
+        }
     }
 }
 
@@ -142,6 +180,8 @@ impl Part {
 struct SnapshotPieces<'a, R: ?Sized> {
     snapshot: &'a Snapshot,
     ranges: &'a R,
+    /// Where the target begins in the registered region that it's part of.
+    direct: Option<u64>,
     target: &'a mut [u8],
     source: u16,
     words: &'a mut [[u8; 4]],
@@ -174,5 +214,11 @@ impl<R: Ranges + ?Sized> Pieces for SnapshotPieces<'_, R> {
                 &mut self.target[start..start + length]
             }
         }
+    }
+
+    #[inline]
+    fn direct_offset(&self, index: usize) -> Option<u64> {
+        let (start, index) = (self.direct?, index.checked_sub(self.words.len())?);
+        Some(start + self.ranges.range(index).destination_offset)
     }
 }

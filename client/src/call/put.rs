@@ -3,10 +3,13 @@
 use super::{Call, Exchange, Request, drive};
 use crate::client::ClientInner;
 use crate::connection::Receiver;
+use crate::connection::rdma::link::RdmaLink;
+use crate::connection::rdma::registration::Registrations;
 use crate::lane::Lane;
 use lanner_shared::chain::{GROUP_BLOCKS, StoredKey};
 use lanner_shared::wire::header::Header;
 use lanner_shared::wire::put::{self, ChainLink, MAX_GROUP_BYTES, Pin, PutMode, PutRequest};
+use lanner_shared::wire::put_offered::{self, ValueOffer};
 use lanner_shared::wire::{Opcode, body::BodyReader};
 use lanner_shared::{Error, KeyHash, Result, key};
 use std::task::Poll;
@@ -41,6 +44,9 @@ impl<'a> Chain<'a> {
     }
 }
 
+/// A value in registered memory that is longer is READ by the server; a shorter one fits a message, and its READ would cost a round trip more.
+const MOST_SENT_BYTES: usize = 8 << 10;
+
 /// Puts of one call that are under way at a time. A connection takes four times as many requests, so that what waits here waits for
 /// answers to this call and for nothing else.
 const MOST_UNDER_WAY: usize = 1024;
@@ -51,6 +57,8 @@ pub(crate) struct PutCall<'a, K, V> {
     mode: PutMode,
     options: PutOptions<'a>,
     chain: Option<Chain<'a>>,
+    /// Of the memory that all values lie in, if it's registered.
+    registrations: Option<&'a Registrations>,
     exchanges: Vec<Exchange>,
     /// All before this one are done.
     first_open: usize,
@@ -75,6 +83,7 @@ impl<'a, K: AsRef<[u8]>, V: AsRef<[u8]>> PutCall<'a, K, V> {
             mode,
             options,
             chain: None,
+            registrations: None,
             exchanges: exchanges.collect::<Result<_>>()?,
             first_open: 0,
             outcomes: vec![Ok(()); items.len()],
@@ -84,6 +93,11 @@ impl<'a, K: AsRef<[u8]>, V: AsRef<[u8]>> PutCall<'a, K, V> {
     /// The same, of blocks of a chain.
     pub fn of_chain(self, chain: Chain<'a>) -> PutCall<'a, K, V> {
         PutCall { chain: Some(chain), ..self }
+    }
+
+    /// The same, of values in registered memory. For calls that are waited for only: until they return a server may read the memory.
+    pub fn of_registered(self, registrations: &'a Registrations) -> PutCall<'a, K, V> {
+        PutCall { registrations: Some(registrations), ..self }
     }
 }
 
@@ -132,7 +146,7 @@ impl<K: AsRef<[u8]>, V: AsRef<[u8]>> Call for PutCall<'_, K, V> {
                 group: self.options.group,
                 chain: self.chain.map(|chain| chain.link(index)),
             };
-            let request = PutFrame { put, value: value.as_ref() };
+            let request = PutFrame { put, value: value.as_ref(), registrations: self.registrations };
             match drive(exchange, lane, client, &request, &mut Acknowledgement) {
                 Poll::Pending => (is_done, under_way) = (false, under_way + 1),
                 Poll::Ready(outcome) => {
@@ -151,6 +165,7 @@ impl<K: AsRef<[u8]>, V: AsRef<[u8]>> Call for PutCall<'_, K, V> {
 struct PutFrame<'a> {
     put: PutRequest<'a>,
     value: &'a [u8],
+    registrations: Option<&'a Registrations>,
 }
 
 impl Request for PutFrame<'_> {
@@ -168,6 +183,15 @@ impl Request for PutFrame<'_> {
 
     fn encode(&self, body: &mut Vec<u8>) {
         put::append(body, &self.put);
+    }
+
+    fn offer(&self, link: &RdmaLink) -> Option<ValueOffer> {
+        let registrations = self.registrations.filter(|_| self.value.len() > MOST_SENT_BYTES)?;
+        registrations.offer(link, self.value)
+    }
+
+    fn encode_offer(&self, body: &mut Vec<u8>, offer: &ValueOffer) {
+        put_offered::append(body, offer, &self.put);
     }
 }
 

@@ -26,10 +26,12 @@ use ahash::HashMap;
 use lanner_shared::error::Limit;
 use lanner_shared::shm::touch_ring::Touch;
 use lanner_shared::time::{Clock, Instant};
+use lanner_shared::wire::touch::{MOST_TOUCHES, TouchBody};
 use lanner_shared::wire::{self, MAX_VERSION, Opcode, body, header::Header, hello::short_boot};
 use lanner_shared::{Error, Result, ShardId};
 use std::sync::Arc;
 use std::task::Poll;
+use zerocopy::IntoBytes;
 
 /// Requests without an answer that a connection may have. More are refused, so that nothing grows without bound.
 const MAX_PENDING: usize = 4096;
@@ -106,6 +108,23 @@ pub(crate) struct Connection {
     current: Option<Current>,
     /// Frames that have come.
     frames: u64,
+    /// Objects that were read one-sided and the shard isn't told of yet.
+    touches: Vec<TouchBody>,
+}
+
+/// Takes no reply.
+struct Nobody;
+
+impl Receiver for Nobody {
+    fn reply(&mut self, _: &Header, _: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
+    fn destination(&mut self) -> &mut [u8] {
+        &mut []
+    }
+
+    fn advance(&mut self, _: usize) {}
 }
 
 #[derive(Debug)]
@@ -150,6 +169,7 @@ impl Connection {
             writer: None,
             current: None,
             frames: 0,
+            touches: Vec::new(),
         }
     }
 
@@ -211,11 +231,42 @@ impl Connection {
         }
     }
 
-    /// Tells the shard of a read that it took no part in, where it can be told without a frame.
+    /// Tells the shard of a read that it took no part in: through shared memory at once, over RDMA with [`Connection::send_touches`].
     pub fn tell_touch(&mut self, touch: Touch) {
-        if let Transport::Shm(shm) = &mut self.transport {
-            shm.tell_touch(touch);
+        match &mut self.transport {
+            Transport::Shm(shm) => shm.tell_touch(touch),
+            Transport::Rdma(_) if self.touches.len() < MOST_TOUCHES => {
+                self.touches.push(TouchBody { slot: touch.slot.into(), generation: touch.generation.into() });
+            }
+            // A touch is a hint.
+            _ => {}
         }
+    }
+
+    /// Sends what [`Connection::tell_touch`] has put together, in one frame whose answer is thrown away. What goes wrong the next call finds.
+    #[cold]
+    pub fn send_touches(&mut self) {
+        // Answers to earlier ones take up the room for messages until somebody looks.
+        while self.pending.is_empty() && self.throw_an_answer_away().unwrap_or(false) {}
+        if self.touches.is_empty() || !self.can_submit() {
+            return;
+        }
+        let touches = std::mem::take(&mut self.touches);
+        let encode = |body: &mut Vec<u8>| body.extend_from_slice(touches.as_bytes());
+        if let Ok(request_id) = self.submit(Opcode::Touch, touches.len() as u16, &[], encode) {
+            self.abandon(request_id);
+            let _ = self.flush();
+        }
+        self.touches = touches;
+        self.touches.clear();
+    }
+
+    /// Takes a frame that nobody waits for. Whether there was one.
+    fn throw_an_answer_away(&mut self) -> Result<bool, Broken> {
+        if self.current.is_none() && !self.next_frame(0, &mut Nobody)? {
+            return Ok(false);
+        }
+        self.put_current_by()
     }
 
     /// Whether the next request may be queued: no payload of another one is half way.

@@ -2,6 +2,7 @@
 
 /// The link that there never is.
 pub(crate) mod link {
+    use super::registration::Region;
     use crate::connection::Broken;
     use std::io::{self, Read, Write};
     use std::os::fd::BorrowedFd;
@@ -57,7 +58,7 @@ pub(crate) mod link {
             match *self {}
         }
 
-        pub fn begin_list(&mut self, _: ReaderId) -> Option<ListBuilder<'_>> {
+        pub fn begin_list<'a>(&'a mut self, _: ReaderId, _: Option<&'a Region>) -> Option<ListBuilder<'a>> {
             match *self {}
         }
 
@@ -75,7 +76,7 @@ pub(crate) mod link {
     }
 
     impl ListBuilder<'_> {
-        pub fn push(&mut self, _: u64, _: u64) -> u64 {
+        pub fn push(&mut self, _: u64, _: u64, _: Option<u64>) -> u64 {
             match self {
                 ListBuilder::Never(link) => match **link {},
             }
@@ -101,6 +102,51 @@ pub(crate) mod link {
 
         fn flush(&mut self) -> io::Result<()> {
             match *self {}
+        }
+    }
+}
+
+/// The registrations that there never are.
+pub(crate) mod registration {
+    use super::link::RdmaLink;
+    use lanner_shared::Result;
+    use lanner_shared::wire::put_offered::ValueOffer;
+
+    /// Has no values.
+    #[derive(Debug)]
+    pub(crate) enum Region {}
+
+    impl Region {
+        pub fn offset_of(&self, _: &[u8]) -> Option<u64> {
+            match *self {}
+        }
+    }
+
+    /// Nothing that's registered.
+    #[derive(Debug)]
+    pub(crate) struct Registrations;
+
+    impl Registrations {
+        /// # Safety
+        /// None is needed here.
+        pub unsafe fn new(_: *mut u8, _: usize) -> Registrations {
+            Registrations
+        }
+
+        pub fn register(&self, link: &RdmaLink) -> Result<()> {
+            match *link {}
+        }
+
+        pub fn region(&self, link: &RdmaLink) -> Option<&Region> {
+            match *link {}
+        }
+
+        pub fn offer(&self, link: &RdmaLink, _: &[u8]) -> Option<ValueOffer> {
+            match *link {}
+        }
+
+        pub fn is_empty(&self) -> bool {
+            true
         }
     }
 }

@@ -1,9 +1,11 @@
 //! A call's one-sided reads from one shard: pieces cut into lists, posted as room allows, and copied to their places once read.
 //!
-//! Nothing of the caller's is written but inside [`Reader::poll`], and only once a list has been read whole.
+//! Nothing of the caller's is written but inside [`Reader::poll`], and only once a list has been read whole; except that pieces whose place is
+//! registered memory go straight there. Then the call doesn't return before the list is done or its queue pair was destroyed.
 
 use super::Broken;
 use super::rdma::link::{ListId, RdmaLink, ReaderId};
+use super::rdma::registration::Region;
 use smallvec::SmallVec;
 use std::task::Poll;
 
@@ -17,6 +19,12 @@ pub(crate) trait Pieces {
 
     /// Where `length` bytes of the piece from its byte `from` on belong.
     fn place(&mut self, index: usize, from: u64, length: usize) -> &mut [u8];
+
+    /// Where the piece's first byte belongs in the region that the call reads to, from its start; `None` for a piece that belongs elsewhere,
+    /// and where there is no such region.
+    fn direct_offset(&self, _index: usize) -> Option<u64> {
+        None
+    }
 }
 
 /// How far a call's reads have come. Kept by the call.
@@ -47,9 +55,15 @@ impl Reader {
         *self.id.get_or_insert_with(|| link.new_reader())
     }
 
-    /// Copies what has been read, and posts what there is room for. Ready once all is in its place.
+    /// Copies what has been read, and posts what there is room for. Ready once all is in its place. `direct` is the region that
+    /// [`Pieces::direct_offset`] means.
     #[inline]
-    pub fn poll(&mut self, link: &mut RdmaLink, pieces: &mut impl Pieces) -> Result<Poll<()>, Broken> {
+    pub fn poll(
+        &mut self,
+        link: &mut RdmaLink,
+        pieces: &mut impl Pieces,
+        direct: Option<&Region>,
+    ) -> Result<Poll<()>, Broken> {
         link.poll()?;
         while let Some((list, end)) = self.lists.first().copied()
             && link.is_read(list)
@@ -60,11 +74,11 @@ impl Reader {
         }
         while self.posted.piece < pieces.count() {
             let id = self.id(link);
-            let Some(mut list) = link.begin_list(id) else {
+            let Some(mut list) = link.begin_list(id, direct) else {
                 // Other calls' lists have what room there is, and will be done.
                 return Ok(Poll::Pending);
             };
-            let end = fill(self.posted, pieces, |offset, length| list.push(offset, length));
+            let end = fill(self.posted, pieces, |offset, length, place| list.push(offset, length, place));
             let is_stuck = end == self.posted;
             self.posted = end;
             match list.post()? {
@@ -88,6 +102,10 @@ impl Reader {
                 continue;
             };
             let is_cut = piece == end.piece;
+            if pieces.direct_offset(piece).is_some() {
+                self.copied = if is_cut { end } else { Position { piece: piece + 1, from: 0 } };
+                continue;
+            }
             let count = if is_cut { end.from - from } else { length - from } as usize;
             link.copy_out(list, at, pieces.place(piece, from, count));
             at += count;
@@ -98,14 +116,19 @@ impl Reader {
 
 /// Hands pieces from `start` on to `push` until it takes less than all of one. Where the next list begins.
 #[inline]
-fn fill(start: Position, pieces: &impl Pieces, mut push: impl FnMut(u64, u64) -> u64) -> Position {
+fn fill(
+    start: Position,
+    pieces: &impl Pieces,
+    mut push: impl FnMut(u64, u64, Option<u64>) -> u64,
+) -> Position {
     let mut position = start;
     while position.piece < pieces.count() {
         if let Some((offset, length)) = pieces.piece(position.piece)
             && length > position.from
         {
             let missing = length - position.from;
-            let taken = push(offset + position.from, missing);
+            let place = pieces.direct_offset(position.piece).map(|place| place + position.from);
+            let taken = push(offset + position.from, missing, place);
             if taken < missing {
                 return Position { from: position.from + taken, ..position };
             }

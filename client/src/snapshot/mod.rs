@@ -23,7 +23,7 @@ use ranges::Ranges;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::Duration;
-use touches::Touches;
+use touches::{MESSAGE_PAUSE, PAUSE, Touches};
 
 /// How fresh what a read returns must be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -284,15 +284,21 @@ impl Snapshot {
     /// Whether the shards are to be told what was read in their memory; see [`Snapshot::take_touches`].
     #[inline]
     pub(crate) fn are_touches_due(&self, now: Instant) -> bool {
-        self.touches.are_due(now)
+        self.touches.are_due(now, PAUSE)
     }
 
-    /// What was read in shared memory since the last time: for each segment its objects.
+    /// Notes that `ranges` were read one-sided. Whether the shards are to be told; see [`Snapshot::take_touches`].
+    #[inline]
+    pub(crate) fn note_one_sided<R: Ranges + ?Sized>(&self, ranges: &R, now: Instant) -> bool {
+        self.touches.note(ranges);
+        self.touches.are_due(now, MESSAGE_PAUSE)
+    }
+
+    /// What was read without the shards since the last time: for each segment its objects.
     pub(crate) fn take_touches(&self, now: Instant, mut tell: impl FnMut(&Source, Touch)) {
         for index in self.touches.take() {
             if let Some(entry) = self.entries.get(index)
                 && let Some(source) = self.sources.get(usize::from(entry.source))
-                && source.mapping.is_some()
             {
                 tell(source, Touch { slot: entry.slot, generation: entry.generation, read_at: now });
             }

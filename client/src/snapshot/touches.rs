@@ -1,7 +1,7 @@
 //! Which objects of a snapshot were read without their shard's knowledge, until the shard is told.
 //!
-//! A bit for each object, set by every read over shared memory, whichever thread it's on; now and then one of them takes all bits
-//! and hands them in ([`crate::connection::shm`]). So an object that is read through a snapshot only is as safe from eviction
+//! A bit for each object, set by every read over shared memory and RDMA, whichever thread it's on; now and then one of them takes all bits
+//! and hands them in: to a ring in shared memory ([`crate::connection::shm`]), or in a message ([`crate::connection::Connection::send_touches`]). So an object that is read through a snapshot only is as safe from eviction
 //! as one that is read by `get`. What always holds: a bit that was set is handed in by the first read after the pause, or with
 //! the snapshot forgotten, whose refresh tells the shard as much.
 
@@ -10,23 +10,25 @@ use lanner_shared::time::Instant;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Time between two times that a snapshot's touches are handed in. Much shorter than a lease, which is how long an object that was read
-/// needs no touch.
-const PAUSE: Duration = Duration::from_millis(50);
+/// Time between two times that a snapshot's touches are handed in, where that is a store to shared memory. Much shorter than a lease, which is
+/// how long an object that was read needs no touch.
+pub(crate) const PAUSE: Duration = Duration::from_millis(50);
+/// The same where it takes a message, which wakes a shard that sleeps.
+pub(crate) const MESSAGE_PAUSE: Duration = Duration::from_millis(500);
 
 /// The bits of one snapshot.
 #[derive(Debug, Default)]
 pub(crate) struct Touches {
     words: Box<[AtomicU64]>,
-    /// When they are handed in next.
-    due: AtomicU64,
+    /// When they were handed in last.
+    handed_in: AtomicU64,
 }
 
 impl Touches {
     /// No bit of `objects` is set. Their shards have just noted a use of each, when they were asked.
     pub fn new(objects: usize, asked: Instant) -> Touches {
         let words = (0..objects.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        Touches { words, due: AtomicU64::new(asked.plus(PAUSE).0) }
+        Touches { words, handed_in: AtomicU64::new(asked.0) }
     }
 
     /// Notes that what `ranges` name was read.
@@ -42,17 +44,16 @@ impl Touches {
         }
     }
 
-    /// Whether they are to be handed in; then that is the caller's to do, and no other thread's.
+    /// Whether they are to be handed in, `pause` after the last time; then that is the caller's to do, and no other thread's.
     #[inline]
-    pub fn are_due(&self, now: Instant) -> bool {
-        now.0 >= self.due.load(Ordering::Relaxed) && self.take_turn(now)
+    pub fn are_due(&self, now: Instant, pause: Duration) -> bool {
+        let last = Instant(self.handed_in.load(Ordering::Relaxed));
+        now >= last.plus(pause) && self.take_turn(last, now)
     }
 
     #[cold]
-    fn take_turn(&self, now: Instant) -> bool {
-        let due = self.due.load(Ordering::Relaxed);
-        let next = now.plus(PAUSE).0;
-        now.0 >= due && self.due.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    fn take_turn(&self, last: Instant, now: Instant) -> bool {
+        self.handed_in.compare_exchange(last.0, now.0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     /// Takes back all bits, and returns the places of those that were set.
@@ -90,8 +91,9 @@ mod tests {
     fn one_thread_in_a_pause_hands_them_in() {
         let asked = Instant(1_000_000_000);
         let (touches, now) = (Touches::new(1, asked), asked.plus(PAUSE));
-        assert!(!touches.are_due(asked), "asking was a use itself");
-        assert!(touches.are_due(now) && !touches.are_due(now));
-        assert!(!touches.are_due(now.plus(PAUSE / 2)) && touches.are_due(now.plus(PAUSE)));
+        let are_due = |now| touches.are_due(now, PAUSE);
+        assert!(!are_due(asked), "asking was a use itself");
+        assert!(are_due(now) && !are_due(now));
+        assert!(!are_due(now.plus(PAUSE / 2)) && are_due(now.plus(PAUSE)));
     }
 }

@@ -66,7 +66,7 @@ impl From<Endpoint> for EndpointBody {
             local_id: endpoint.local_id.into(),
             mtu: endpoint.mtu,
             reads_answered: endpoint.reads_answered,
-            reserved: 0.into(),
+            features: 0.into(),
         }
     }
 }

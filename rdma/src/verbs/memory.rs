@@ -109,6 +109,15 @@ impl Region {
         self.length == 0
     }
 
+    /// How far from its first byte `bytes` begin, if all of them are in it.
+    #[inline]
+    #[must_use]
+    pub fn offset_of(&self, bytes: &[u8]) -> Option<u64> {
+        let offset = (bytes.as_ptr() as u64).checked_sub(self.address)?;
+        let end = offset.checked_add(bytes.len() as u64)?;
+        (end <= self.length).then_some(offset)
+    }
+
     /// The domain that it belongs to.
     #[must_use]
     pub fn domain(&self) -> &Arc<Domain> {

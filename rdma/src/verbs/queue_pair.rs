@@ -66,6 +66,12 @@ impl QueuePair {
         unsafe { self.raw.as_ref().qp_num }
     }
 
+    /// The domain that it belongs to, as all memory that it uses does.
+    #[must_use]
+    pub fn domain(&self) -> &Arc<Domain> {
+        &self.domain
+    }
+
     /// How far it is set up.
     #[must_use]
     pub fn state(&self) -> State {
@@ -97,18 +103,19 @@ impl QueuePair {
         }
     }
 
-    /// Posts all READs of `plan` with one doorbell and one completion, that of the last. Its number.
+    /// Posts all READs of `plan` with one doorbell and one completion, that of the last. Its number. `locals` are the regions that the plan
+    /// means by their places.
     ///
     /// # Errors
-    /// What the library says; the queue pair has failed then. Also where the list reaches beyond either region, or there is no room: then
+    /// What the library says; the queue pair has failed then. Also where the list reaches beyond a region, or there is no room: then
     /// nothing was posted.
     ///
     /// # Safety
-    /// Nobody looks at the local bytes before the post is done, and their region lives until then or until the queue pair was dropped.
+    /// Nobody looks at the local bytes before the post is done, and their regions live until then or until the queue pair was dropped.
     pub unsafe fn post_reads(
         &mut self,
         plan: &Plan,
-        local: &Region,
+        locals: &[&Region],
         remote: &RemoteRegion,
     ) -> Result<PostId, VerbsError> {
         let reads = plan.reads();
@@ -116,10 +123,10 @@ impl QueuePair {
             |offset: u64, length: u64, all: u64| offset.checked_add(length).is_some_and(|end| end <= all);
         let is_within = reads.iter().all(|read| {
             within(read.remote_offset, read.length, remote.length)
-                && plan
-                    .segments_of(read)
-                    .iter()
-                    .all(|part| within(part.local_offset, part.length, local.len()))
+                && plan.segments_of(read).iter().all(|part| {
+                    let local = locals.get(usize::from(part.local_region));
+                    local.is_some_and(|local| within(part.local_offset, part.length, local.len()))
+                })
         });
         if reads.is_empty() || reads.len() as u64 > self.room() || !is_within {
             return Err(VerbsError::Peer("a list of READs that is empty, too long or out of bounds"));
@@ -127,10 +134,13 @@ impl QueuePair {
         self.scatter.clear();
         self.requests.clear();
         for read in reads {
-            self.scatter.extend(plan.segments_of(read).iter().map(|part| ibv_sge {
-                addr: local.address() + part.local_offset,
-                length: part.length as u32,
-                lkey: local.local_key(),
+            self.scatter.extend(plan.segments_of(read).iter().map(|part| {
+                let local = locals[usize::from(part.local_region)];
+                ibv_sge {
+                    addr: local.address() + part.local_offset,
+                    length: part.length as u32,
+                    lkey: local.local_key(),
+                }
             }));
         }
         let mut last = PostId(0);

@@ -260,6 +260,11 @@ const METRICS: &[Metric] = &[
         Source::Transport(|transport| transport.rdma_failures),
     ),
     counter(
+        "lanner_rdma_values_read",
+        "Values of puts that were read out of their clients' registered memory",
+        Source::Transport(|transport| transport.rdma_values_read),
+    ),
+    counter(
         "lanner_connections_opened",
         "Connections and lanes that were opened",
         Source::Transport(|transport| transport.connections_opened),

@@ -6,6 +6,9 @@
 //!                                       └ put refused ► Skip ─────────────────────────────────► Frame
 //! ```
 //!
+//! An offered value is read by the transport, and what comes behind its frame waits until that's done: frames of a connection take effect in
+//! their order.
+//!
 //! What always holds: a length is checked before anything is reserved for it; a frame that is whole in the caller's buffer
 //! is served from there without a copy; what is kept of one that isn't is bounded by [`lanner_shared::wire::MAX_BODY_BYTES`] and given back
 //! when it's served.
@@ -18,6 +21,7 @@ use lanner_shared::wire::Opcode;
 use lanner_shared::wire::body;
 use lanner_shared::wire::error::append_reply;
 use lanner_shared::wire::header::{HEADER_BYTES, Header};
+use lanner_shared::wire::put_offered::ValueOffer;
 use lanner_shared::{Error, Result, ShardId};
 
 /// How far the bytes of a connection have been understood.
@@ -81,6 +85,19 @@ struct Value {
     header: Header,
     ticket: PutTicket,
     done: u64,
+    /// Where it is to be READ from, if it doesn't come by itself.
+    offer: Option<ValueOffer>,
+}
+
+/// A value that the transport is to READ from the client's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OfferedValue {
+    /// The put.
+    pub ticket: PutTicket,
+    /// Where the value lies.
+    pub offer: ValueOffer,
+    /// Bytes of it that the transport hasn't said to be there.
+    pub missing: u64,
 }
 
 impl Inbound {
@@ -101,6 +118,7 @@ impl Inbound {
                     (count, None) => count,
                     (count, stop) => return (used + count, stop),
                 },
+                State::Value(Value { offer: Some(_), .. }) => return (used, None),
                 State::Value(_) => self.feed_value(shard, now, caller, rest, replies),
                 State::Skip(missing) => {
                     let count = rest.len().min(usize::try_from(*missing).unwrap_or(usize::MAX));
@@ -216,10 +234,13 @@ impl Inbound {
             Ok(Payload::None) => {}
             Ok(Payload::Skip(bytes)) => self.state = State::Skip(bytes),
             Ok(Payload::Value(ticket)) => {
-                self.state = State::Value(Value { header: *header, ticket, done: 0 });
+                self.state = State::Value(Value { header: *header, ticket, done: 0, offer: None });
                 if ticket.value_bytes == 0 {
                     self.end_value(shard, now, caller, replies);
                 }
+            }
+            Ok(Payload::Offered(ticket, offer)) => {
+                self.state = State::Value(Value { header: *header, ticket, done: 0, offer: Some(offer) });
             }
             Err(error) => {
                 self.state = State::Broken;
@@ -252,7 +273,7 @@ impl Inbound {
     #[inline]
     pub fn payload_target(&self) -> Option<PayloadTarget> {
         match &self.state {
-            State::Value(Value { ticket, done, .. }) => Some(PayloadTarget::Value {
+            State::Value(Value { ticket, done, offer: None, .. }) => Some(PayloadTarget::Value {
                 ticket: *ticket,
                 offset: ticket.value_offset + done,
                 missing: ticket.value_bytes - done,
@@ -262,7 +283,18 @@ impl Inbound {
         }
     }
 
-    /// The transport has taken in that many bytes for [`Inbound::payload_target`].
+    /// What the transport is to READ. Nothing further is served before that's done.
+    #[inline]
+    pub fn offered_value(&self) -> Option<OfferedValue> {
+        match &self.state {
+            State::Value(Value { ticket, done, offer: Some(offer), .. }) => {
+                Some(OfferedValue { ticket: *ticket, offer: *offer, missing: ticket.value_bytes - done })
+            }
+            _ => None,
+        }
+    }
+
+    /// The transport has taken in that many bytes for [`Inbound::payload_target`], or read them for [`Inbound::offered_value`].
     pub fn received(
         &mut self,
         shard: &mut Shard,

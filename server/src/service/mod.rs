@@ -18,8 +18,10 @@ use lanner_shared::wire::get::GetBody;
 use lanner_shared::wire::header::Header;
 use lanner_shared::wire::list::ListEntry;
 use lanner_shared::wire::longest_prefix::LongestPrefixAnswer;
+use lanner_shared::wire::put_offered::ValueOffer;
 use lanner_shared::wire::{
-    Descriptor, MAX_BODY_BYTES, Opcode, body, body::BodyReader, keys, list, put, read, read_ranges,
+    Descriptor, MAX_BODY_BYTES, Opcode, body, body::BodyReader, keys, list, put, put_offered, read,
+    read_ranges, touch,
 };
 use lanner_shared::{Error, KeyHash, Result};
 use replies::Replies;
@@ -34,6 +36,8 @@ pub struct Caller {
     pub boot: u32,
     /// The version of the protocol that was agreed on.
     pub version: u8,
+    /// Whether this side can READ values out of the client's memory.
+    pub reads_values: bool,
     /// Whether replies may carry values. Over shared memory they don't: the client reads the segment.
     pub sends_values: bool,
     /// Whether the connection can go to the shard that a frame is for. If not, such a frame is refused.
@@ -49,6 +53,8 @@ pub enum Payload {
     None,
     /// It's the value of this put.
     Value(PutTicket),
+    /// There is none; the value of this put is to be READ from there.
+    Offered(PutTicket, ValueOffer),
     /// It belongs to a put that was refused.
     Skip(u64),
 }
@@ -114,6 +120,7 @@ impl Request<'_> {
         }
         match header.opcode {
             Opcode::Put => return self.put(),
+            Opcode::PutOffered => return self.put_offered(),
             Opcode::Get => self.get(replies, LongValues::Refused)?,
             Opcode::Fetch => self.get(replies, LongValues::Described)?,
             Opcode::Query => self.query(replies)?,
@@ -127,6 +134,7 @@ impl Request<'_> {
             Opcode::ReadRanges => self.read_ranges(replies)?,
             Opcode::List => self.list(replies)?,
             Opcode::Stats => self.stats(replies)?,
+            Opcode::Touch => self.touch(replies)?,
             Opcode::LongestPrefix => self.longest_prefix(replies)?,
             Opcode::MatchChain => match_chain::answer(self, replies)?,
             // Taken up by the transport where that is possible, and so not here.
@@ -142,6 +150,27 @@ impl Request<'_> {
         let put = put::decode(self.body)?;
         let ticket = self.shard.put_begin(self.now, self.caller.peer, &put, self.header.payload_bytes)?;
         Ok(Payload::Value(ticket))
+    }
+
+    fn put_offered(&mut self) -> Result<Payload> {
+        if !self.caller.reads_values {
+            return Err(Error::Malformed { reason: Malformation::Opcode, detail: self.header.opcode as u64 });
+        }
+        let (offer, put) = put_offered::decode(self.body)?;
+        if self.caller.is_draining {
+            return Err(Error::ShuttingDown);
+        }
+        let ticket = self.shard.put_begin(self.now, self.caller.peer, &put, offer.value_bytes.get())?;
+        Ok(Payload::Offered(ticket, offer))
+    }
+
+    /// Notes what the client has read by itself.
+    fn touch(&mut self, replies: &mut Replies) -> Result<()> {
+        for touch in touch::decode(self.body, usize::from(self.header.count))? {
+            self.shard.touch_later(SlotId(touch.slot.get()), Generation(touch.generation.get()));
+        }
+        let start = body::begin(replies.frame());
+        self.finish(replies, start, 0)
     }
 
     fn query(&mut self, replies: &mut Replies) -> Result<()> {

@@ -27,6 +27,9 @@ const FULL_BYTES: u64 = 1 << 20;
 /// The same in pieces.
 const FULL_PIECES: usize = 4096;
 
+/// Bytes that were sent and are kept before those that wait, at least: moving has a price, too.
+const COMPACTED_BYTES: usize = 32 << 10;
+
 /// A buffer that has grown beyond this is given back when it's empty: many connections have a long answer now and then, few
 /// have one all the time.
 const KEPT_BYTES: usize = 128 << 10;
@@ -236,6 +239,29 @@ impl Replies {
             if self.bytes.capacity() > KEPT_BYTES {
                 self.bytes = Vec::new();
             }
+        } else {
+            self.compact();
+        }
+    }
+
+    /// Moves the bytes that wait to the front, once those before them were sent and are more. A client that always has one more request
+    /// under way never lets the queue run empty, and what was sent must not stay until it does.
+    #[inline]
+    fn compact(&mut self) {
+        let waiting_from = self.pieces.iter().find_map(|piece| match piece {
+            Piece::Bytes { start, .. } => Some(*start),
+            Piece::Extent { .. } => None,
+        });
+        let sent = waiting_from.unwrap_or(self.pieced);
+        if sent < COMPACTED_BYTES || sent < self.bytes.len() - sent {
+            return;
+        }
+        self.bytes.drain(..sent);
+        self.pieced -= sent;
+        for piece in &mut self.pieces {
+            if let Piece::Bytes { start, .. } = piece {
+                *start -= sent;
+            }
         }
     }
 
@@ -302,5 +328,42 @@ fn copy_each<const N: usize>(
 fn unpin(shard: &mut Shard, now: Instant, piece: Piece) {
     if let Piece::Extent { slot, generation, .. } = piece {
         shard.unpin_after_send(now, slot, generation);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shard::ShardConfig;
+
+    /// Shows that answers to a client that is never without one on its way take no more memory the longer it goes on, and go out in order.
+    /// Before, what was sent stayed until the queue ran empty, which it never did.
+    #[test]
+    fn a_queue_that_never_runs_empty_does_not_grow() {
+        let segment = Segment::heap(1 << 20).expect("memory");
+        let mut shard = Shard::new(ShardConfig::default(), segment).expect("a shard");
+        let mut replies = Replies::default();
+        let (mut appended, mut sent, mut most) = (0_u64, 0_u64, 0);
+        for round in 0..5_000_u64 {
+            for _ in 0..100 + round % 300 {
+                replies.frame().push((appended % 251) as u8);
+                appended += 1;
+            }
+            // All but a few bytes go out, over the borders of what was appended together.
+            while appended - sent > 50 {
+                let Some(Piece::Bytes { start, length }) = replies.pieces().next() else {
+                    panic!("no bytes")
+                };
+                let count = (appended - sent - 50).min(97).min(length as u64);
+                for (at, byte) in replies.bytes(start, count as usize).iter().enumerate() {
+                    assert_eq!(u64::from(*byte), (sent + at as u64) % 251);
+                }
+                replies.sent(&mut shard, Instant::ZERO, count);
+                sent += count;
+            }
+            assert!(!replies.is_empty());
+            most = most.max(replies.held_bytes());
+        }
+        assert!(appended > 1_000_000 && most <= 4 * COMPACTED_BYTES, "{most} bytes held of {appended}");
     }
 }

@@ -284,6 +284,7 @@ impl Acceptor {
             peer: PeerId(self.next_peer),
             boot: self.identity.boot(),
             version,
+            reads_values: false,
             sends_values: peer.kind == SocketKind::Tcp,
             can_move: peer.kind == SocketKind::Tcp,
             is_draining: false,

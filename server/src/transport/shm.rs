@@ -441,6 +441,7 @@ mod tests {
             peer: PeerId(2),
             boot: 0,
             version: MAX_VERSION,
+            reads_values: false,
             sends_values: false,
             can_move: false,
             is_draining: false,

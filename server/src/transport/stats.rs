@@ -13,6 +13,8 @@ pub struct TransportStats {
     pub rdma_connections: u64,
     /// RDMA connections that ended because a device said that something failed.
     pub rdma_failures: u64,
+    /// Values of puts that were READ out of their clients' registered memory.
+    pub rdma_values_read: u64,
     /// Connections and lanes that were opened.
     pub connections_opened: u64,
     /// Connections and lanes that have ended.

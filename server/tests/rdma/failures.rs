@@ -19,7 +19,7 @@ fn range() -> [Range; 1] {
 }
 
 /// Whether an error is one that the end of a server, a link or a device may have.
-fn is_expected(error: &Error) -> bool {
+pub fn is_expected(error: &Error) -> bool {
     matches!(
         error,
         Error::LeaseExpired { .. }
@@ -31,18 +31,18 @@ fn is_expected(error: &Error) -> bool {
 }
 
 /// [`soon_within`] the time that the emulation takes.
-fn soon<T>(attempt: impl FnMut() -> Result<T, Error>) -> T {
+pub fn soon<T>(attempt: impl FnMut() -> Result<T, Error>) -> T {
     soon_within(Duration::from_secs(20), attempt)
 }
 
 /// A server in a process of its own.
-struct Process {
+pub struct Process {
     child: Child,
-    address: String,
+    pub address: String,
 }
 
 impl Process {
-    fn start(listen: &str, boots: &str) -> Process {
+    pub fn start(listen: &str, boots: &str) -> Process {
         let flags =
             ["--admin", "off", "--memory", "32MiB", "--shards", "1", "--huge-pages", "off", "--shm", "off"];
         let mut child = Command::new(program())
@@ -57,7 +57,7 @@ impl Process {
         Process { address: address.to_owned(), child }
     }
 
-    fn kill(&mut self) {
+    pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }

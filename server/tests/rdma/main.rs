@@ -7,6 +7,7 @@
 mod counting;
 mod failures;
 mod reads;
+mod registered;
 #[path = "../served/support.rs"]
 #[allow(dead_code, reason = "shared with `served`, which uses more of it")]
 mod support;

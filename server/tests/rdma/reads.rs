@@ -3,10 +3,10 @@
 use crate::counting::ALLOCATIONS;
 use crate::failures::Trouble;
 use crate::support::TestServer;
-use lanner_client::{Client, Error, Freshness, PutOptions, Range};
+use lanner_client::{Client, Clock, Error, Freshness, PutOptions, Range};
 use lanner_server::admin::board::ShardReport;
+use lanner_shared::wire::Opcode;
 use std::process::Command;
-use std::sync::Arc;
 use std::time::Duration;
 
 const ROW: u64 = 264;
@@ -51,8 +51,8 @@ fn check(ranges: &[Range], read: &[u8]) {
 #[test]
 #[ignore = "needs RDMA devices: scripts/test --rdma"]
 fn a_snapshot_read_asks_the_server_nothing_and_allocates_nothing() {
-    // P2, from both sides: the shards' counters and what their connections received stand still, and so does the client's allocator. That
-    // the counters count is shown by one ordinary call.
+    // P2, from both sides: the shards look nothing up, and nothing comes to their cores or goes out from them but now and then the message that
+    // tells eviction what was read; and the client's allocator stands still. That the counters count is shown by one ordinary call.
     let server = TestServer::start(&["--shards", "2"]);
     let client = server.client("rdma");
     store_tables(&client);
@@ -60,16 +60,30 @@ fn a_snapshot_read_asks_the_server_nothing_and_allocates_nothing() {
     let snapshot = client.prepare_snapshot(&keys).unwrap();
     let mut rows = vec![0; TABLES * 2 * ROW as usize];
     let rounds: Vec<Vec<Range>> = (0..20).map(ranges).collect();
-    client.read_ranges_from_snapshot(&snapshot, &rounds[0], &mut rows, Freshness::Checked).unwrap();
-    // What came to the cores and went out from them: a report is at most 100 ms old.
+    // The first time, and the first time that the shards are told.
+    for _ in 0..2 {
+        client.read_ranges_from_snapshot(&snapshot, &rounds[0], &mut rows, Freshness::Checked).unwrap();
+        std::thread::sleep(Duration::from_millis(600));
+    }
+    // Of all cores together. A report is at most 100 ms old.
     let counts = || {
         std::thread::sleep(Duration::from_millis(300));
         let reports = server.reports_when(|reports| reports.len() == 2);
-        let bytes =
-            |report: &Arc<ShardReport>| (report.transport.received_bytes, report.transport.sent_bytes);
-        reports.iter().map(bytes).collect::<Vec<_>>()
+        let sum = |count: fn(&ShardReport) -> u64| reports.iter().map(|report| count(report)).sum::<u64>();
+        let look_ups = |report: &ShardReport| {
+            Opcode::ALL
+                .into_iter()
+                .map(|opcode| report.stats.hits(opcode) + report.stats.misses(opcode))
+                .sum()
+        };
+        [
+            sum(|report| report.transport.received_bytes),
+            sum(|report| report.transport.sent_bytes),
+            sum(|report| report.stats.touches),
+            sum(look_ups),
+        ]
     };
-    let before = counts();
+    let (before, began) = (counts(), Clock.now());
     for freshness in [Freshness::Lease, Freshness::Checked] {
         for ranges in &rounds {
             let allocations = ALLOCATIONS.get();
@@ -78,9 +92,53 @@ fn a_snapshot_read_asks_the_server_nothing_and_allocates_nothing() {
             check(ranges, &rows);
         }
     }
-    assert_eq!(counts(), before, "no byte came to the server's cores, and none went out from them");
+    let most_messages = 2 * (Clock.now().since(began).as_millis() as u64 / 500 + 1);
+    let after = counts();
+    let [received, sent, touches, look_ups] = std::array::from_fn(|at| after[at] - before[at]);
+    let messages = sent / 24;
+    assert!(messages <= most_messages, "{messages} messages for {} reads", 2 * rounds.len());
+    assert_eq!(
+        (received, sent),
+        (messages * 24 + touches * 8, messages * 24),
+        "nothing but touches and their answers"
+    );
+    assert_eq!(look_ups, 0);
     assert!(client.exists(keys[0].as_bytes()).unwrap());
-    assert_ne!(counts(), before, "an ordinary call is counted");
+    assert_eq!(counts()[3], after[3] + 1, "an ordinary call is counted");
+}
+
+#[test]
+#[ignore = "needs RDMA devices: scripts/test --rdma"]
+fn what_is_only_read_one_sided_survives_eviction() {
+    // Half of a store's objects are read through a snapshot again and again, and the other half, which are newer, are not. None is asked about,
+    // and all leases end at once. Then half of what there is has to make room: it's those that nobody has read.
+    const BYTES: usize = 256 << 10;
+    const OBJECTS: usize = 40;
+    let server = TestServer::start(&["--memory", "16MiB", "--lease-ttl", "4s", "--policy", "lru"]);
+    let client = server.client("rdma");
+    let keys: Vec<String> = (0..OBJECTS).map(|number| format!("block {number}")).collect();
+    for key in &keys {
+        client.put(key.as_bytes(), &[7; BYTES]).unwrap();
+    }
+    let snapshot = client.prepare_snapshot(&keys).unwrap();
+    let read: Vec<Range> = (0..OBJECTS as u32 / 2)
+        .map(|key| Range { key, source_offset: 1_000, length: 8, destination_offset: u64::from(key) * 8 })
+        .collect();
+    let (mut bytes, asked) = (vec![0; OBJECTS * 4], Clock.now());
+    while Clock.now().since(asked) < Duration::from_millis(2_500) {
+        client.read_ranges_from_snapshot(&snapshot, &read, &mut bytes, Freshness::Lease).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    server.reports_when(|reports| reports[0].stats.leased_bytes == 0);
+    // 16 MiB hold 40 of them and 22 more, with what each takes beside.
+    for number in 0..36 {
+        client.put(format!("new {number}").as_bytes(), &[8; BYTES]).unwrap();
+    }
+    let there = client.exists_batch(&keys).unwrap();
+    let count = |part: &[bool]| part.iter().filter(|is_there| **is_there).count();
+    let (hot, cold) = (count(&there[..OBJECTS / 2]), count(&there[OBJECTS / 2..]));
+    assert_eq!(hot, OBJECTS / 2, "{cold} of those that weren't read are there");
+    assert!(cold < OBJECTS / 2, "nothing had to go");
 }
 
 #[test]

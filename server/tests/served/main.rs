@@ -9,5 +9,6 @@ mod lives;
 mod prefixes;
 mod proxy;
 mod readme;
+mod registered;
 mod sealed;
 mod support;

@@ -332,6 +332,7 @@ impl World {
             peer: PeerId(self.next_wire),
             boot: short_boot(&alive.boot_id),
             version: MAX_VERSION,
+            reads_values: false,
             sends_values: memory.is_none(),
             is_draining: false,
             can_move: false,

@@ -45,11 +45,15 @@ pub enum Opcode {
     Fetch = 12,
     /// [`super::join_rdma`]
     JoinRdma = 13,
+    /// [`super::put_offered`]
+    PutOffered = 14,
+    /// [`super::touch`]
+    Touch = 15,
 }
 
 impl Opcode {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Opcode; 13] = [
+    pub const ALL: [Opcode; 15] = [
         Opcode::Put,
         Opcode::Get,
         Opcode::Query,
@@ -63,6 +67,8 @@ impl Opcode {
         Opcode::MatchChain,
         Opcode::Fetch,
         Opcode::JoinRdma,
+        Opcode::PutOffered,
+        Opcode::Touch,
     ];
 
     /// The operation's name in metrics and logs.
@@ -82,13 +88,15 @@ impl Opcode {
             Opcode::MatchChain => "match_chain",
             Opcode::Fetch => "fetch",
             Opcode::JoinRdma => "join_rdma",
+            Opcode::PutOffered => "put_offered",
+            Opcode::Touch => "touch",
         }
     }
 
     /// Whether a call may have changed the store although its answer never came.
     #[must_use]
     pub fn changes_the_store(self) -> bool {
-        matches!(self, Opcode::Put | Opcode::Remove)
+        matches!(self, Opcode::Put | Opcode::PutOffered | Opcode::Remove)
     }
 
     /// Whether an answer grants leases, which both sides then count from a time of their own.

@@ -31,9 +31,13 @@ pub struct EndpointBody {
     pub mtu: u8,
     /// READs that it answers at a time.
     pub reads_answered: u8,
-    /// Zero.
-    pub reserved: le::U32,
+    /// What this side can do beside what every peer can: [`FEATURE_READS_VALUES`] and whatever comes later. Bits that aren't known are
+    /// passed over.
+    pub features: le::U32,
 }
+
+/// In [`EndpointBody::features`] of a server: it takes [`super::put_offered`].
+pub const FEATURE_READS_VALUES: u32 = 1;
 
 /// What the client says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -91,7 +95,7 @@ mod tests {
             local_id: 0x1a19.into(),
             mtu: 27,
             reads_answered: 28,
-            reserved: 0x201f_1e1d.into(),
+            features: 0x201f_1e1d.into(),
         };
         let joined = RdmaJoined {
             endpoint,

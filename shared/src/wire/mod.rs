@@ -7,6 +7,7 @@
 //! | message | request body | reply body | reply payload |
 //! |---|---|---|---|
 //! | [`put`] | [`put::PutBody`], ([`put::ChainBody`]), group, (parent,) key; payload: the value | none | none |
+//! | [`put_offered`] | [`put_offered::ValueOffer`], the body of a `put` | none | none |
 //! | [`get`] | [`get::GetBody`], keys | a [`Descriptor`] for each key | the values found, in order |
 //! | [`get`] as `fetch` | the same | the same | the short values found, in order |
 //! | [`join_rdma`] | [`join_rdma::JoinRdma`] | [`join_rdma::RdmaJoined`] | none |
@@ -18,6 +19,7 @@
 //! | [`list`] | [`list::ListBody`], prefix, cursor | entries, cursor | none |
 //! | [`longest_prefix`] | keys | a length for each key | none |
 //! | [`stats`] | none | a JSON document | none |
+//! | [`touch`] | a [`touch::TouchBody`] for each object | none | none |
 //!
 //! A reply whose status isn't 0 has an [`error::ErrorBody`] for its body, and no payload.
 
@@ -34,11 +36,13 @@ pub mod list;
 pub mod longest_prefix;
 pub mod match_chain;
 pub mod put;
+pub mod put_offered;
 pub mod query;
 pub mod read;
 pub mod read_ranges;
 pub mod remove;
 pub mod stats;
+pub mod touch;
 
 pub use descriptor::Descriptor;
 pub use header::{FrameHeader, Opcode};

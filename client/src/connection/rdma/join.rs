@@ -11,7 +11,7 @@ use lanner_rdma::verbs::queue_pair::RemoteRegion;
 use lanner_shared::error::Malformation;
 use lanner_shared::wire::header::{HEADER_BYTES, Header};
 use lanner_shared::wire::hello::Welcome;
-use lanner_shared::wire::join_rdma::{JoinRdma, LEAST_MESSAGE_BYTES, RdmaJoined};
+use lanner_shared::wire::join_rdma::{FEATURE_READS_VALUES, JoinRdma, LEAST_MESSAGE_BYTES, RdmaJoined};
 use lanner_shared::wire::{self, MAX_VERSION, Opcode, body};
 use lanner_shared::{Error, Result, ShardId};
 use std::io::{Read, Write};
@@ -88,7 +88,8 @@ pub(crate) fn join(
         length: joined.segment_bytes.get(),
         key: joined.segment_key.get(),
     };
-    link.meet(remote, joined.message_bytes.get() as usize);
+    let reads_values = joined.endpoint.features.get() & FEATURE_READS_VALUES != 0;
+    link.meet(remote, joined.message_bytes.get() as usize, reads_values);
     stream.set_nonblocking(true).map_err(|error| failed("an RDMA connection", &error))?;
     Ok(link)
 }

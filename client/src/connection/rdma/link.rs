@@ -9,10 +9,14 @@
 //! | a receive | from its post on | from its completion until all its bytes were taken |
 //! | a send | from its post on | from its completion on |
 //! | a staging | from the post of its list on | from the completion of the list's last READ until it's given back |
+//!
+//! A list may also read straight to registered memory of a caller's ([`super::registration`]), and the server may READ values from there. That
+//! memory is the device's from the post, or the offer, until the completion, or the answer, or until the link was dropped.
 
+use super::registration::Region;
 use crate::connection::Broken;
 use crate::connection::backoff::Backoff;
-use lanner_rdma::planner::{Limits, Plan};
+use lanner_rdma::planner::{Limits, Piece, Plan};
 use lanner_rdma::queue_pair::PostId;
 use lanner_rdma::verbs::VerbsError;
 use lanner_rdma::verbs::completion::{Completion, CompletionQueue, WorkStatus};
@@ -45,6 +49,12 @@ const STAGINGS: usize = 2;
 pub(crate) const STAGING_BYTES: usize = 256 << 10;
 
 const SENDS_AT: usize = RECEIVES as usize * MESSAGE_BYTES;
+/// Bytes of a READ to a caller's registered memory: long enough to fill a link, short enough that several of a list are under way.
+const DIRECT_READ_BYTES: u64 = 1 << 20;
+/// Places of a list's regions in its plan.
+const STAGED: u8 = 0;
+const DIRECT: u8 = 1;
+
 const STAGINGS_AT: usize = SENDS_AT + SENDS as usize * MESSAGE_BYTES;
 const BUFFER_BYTES: usize = STAGINGS_AT + STAGINGS * STAGING_BYTES;
 /// Each post, and each receive, completes at most once.
@@ -70,6 +80,8 @@ pub(crate) struct RdmaLink {
     plan: Plan,
     /// The longest message that the server takes.
     message_bytes: usize,
+    /// The server READs values that are offered to it.
+    reads_values: bool,
     /// What has failed, if something has.
     failure: Option<WorkStatus>,
     /// Something has completed since this thread last wanted to sleep. It may have been taken while another exchange was polled.
@@ -119,6 +131,7 @@ pub(crate) struct ListBuilder<'a> {
     staging: usize,
     limits: Limits,
     bytes: usize,
+    direct: Option<&'a Region>,
 }
 
 impl RdmaLink {
@@ -137,7 +150,8 @@ impl RdmaLink {
             inline_bytes: INLINE_BYTES,
             segments: SEGMENTS,
             shared: None,
-            answers_reads: false,
+            // The server READs values that are offered to it. Nothing but what was registered for that can be read: not this link's buffer.
+            answers_reads: true,
         };
         let queue_pair = QueuePair::new(domain, &completions, options, first_packet)?;
         let mut link = RdmaLink {
@@ -155,6 +169,7 @@ impl RdmaLink {
             next_list: 0,
             plan: Plan::default(),
             message_bytes: MESSAGE_BYTES,
+            reads_values: false,
             failure: None,
             has_news: false,
             has_worked: false,
@@ -170,8 +185,9 @@ impl RdmaLink {
     }
 
     /// What the server has said of itself.
-    pub fn meet(&mut self, remote: RemoteRegion, message_bytes: usize) {
+    pub fn meet(&mut self, remote: RemoteRegion, message_bytes: usize, reads_values: bool) {
         self.remote = remote;
+        self.reads_values = reads_values;
         self.message_bytes = message_bytes.min(MESSAGE_BYTES);
     }
 
@@ -281,9 +297,23 @@ impl RdmaLink {
         }
     }
 
+    /// The domain that memory has to be registered in to be read to, or from, over this link.
+    pub fn domain(&self) -> &Arc<Domain> {
+        self.queue_pair.domain()
+    }
+
+    /// Whether the server READs values that are offered to it.
+    pub fn reads_values(&self) -> bool {
+        self.reads_values
+    }
+
     /// Begins a list of READs, if there is room for one. If there isn't, some list is under way, so there will be.
     #[inline]
-    pub fn begin_list(&mut self, reader: ReaderId) -> Option<ListBuilder<'_>> {
+    pub fn begin_list<'a>(
+        &'a mut self,
+        reader: ReaderId,
+        direct: Option<&'a Region>,
+    ) -> Option<ListBuilder<'a>> {
         let is_free = |staging: &Staging| match staging {
             Staging::Free => true,
             Staging::Reading { .. } => false,
@@ -296,7 +326,7 @@ impl RdmaLink {
             return None;
         }
         self.plan.clear();
-        Some(ListBuilder { link: self, reader, staging: free, limits, bytes: 0 })
+        Some(ListBuilder { link: self, reader, staging: free, limits, bytes: 0, direct })
     }
 
     /// Makes room by copying a list that has been read, and that its reader may not ask for before the one who needs the room is done.
@@ -364,12 +394,19 @@ fn staging_at(staging: usize) -> usize {
 }
 
 impl ListBuilder<'_> {
-    /// Adds bytes of the segment, behind those that were added before. How many were taken: fewer than asked for means that the list is full.
+    /// Adds bytes of the segment: to that place of the caller's region, or behind those that were added to the staging before. How many were
+    /// taken: fewer than asked for means that the list is full.
     #[inline]
-    pub fn push(&mut self, remote_offset: u64, length: u64) -> u64 {
+    pub fn push(&mut self, remote_offset: u64, length: u64, direct_offset: Option<u64>) -> u64 {
+        if let (Some(local_offset), Some(_)) = (direct_offset, self.direct) {
+            let limits =
+                Limits { bytes_per_read: self.limits.bytes_per_read.min(DIRECT_READ_BYTES), ..self.limits };
+            let piece = Piece { remote_offset, length, local_region: DIRECT, local_offset };
+            return self.link.plan.push(piece, &limits);
+        }
         let length = length.min((STAGING_BYTES - self.bytes) as u64);
         let local_offset = (staging_at(self.staging) + self.bytes) as u64;
-        let piece = lanner_rdma::planner::Piece { remote_offset, length, local_offset };
+        let piece = Piece { remote_offset, length, local_region: STAGED, local_offset };
         let taken = self.link.plan.push(piece, &self.limits);
         self.bytes += taken as usize;
         taken
@@ -382,9 +419,12 @@ impl ListBuilder<'_> {
         if link.plan.reads().is_empty() {
             return Ok(None);
         }
+        let staging = link.buffer.region();
+        let regions = [staging, self.direct.unwrap_or(staging)];
         // SAFETY: the staging's bytes are read only once its list is done (`copy_out`), it isn't used for another before it's given back,
-        // and the buffer is dropped behind the queue pair.
-        let posted = unsafe { link.queue_pair.post_reads(&link.plan, link.buffer.region(), &link.remote) };
+        // and the buffer is dropped behind the queue pair. A caller's region is borrowed by its call, which gives it back only once its lists are
+        // done or this link was dropped (`Exchange::abandon`).
+        let posted = unsafe { link.queue_pair.post_reads(&link.plan, &regions, &link.remote) };
         let last = posted.map_err(|_| Broken::Closed)?;
         let list = ListId(link.next_list);
         link.next_list += 1;

@@ -3,8 +3,9 @@
 //! [`link::RdmaLink`] is a stream of bytes, so that the code that frames a socket's bytes frames these too; [`super::reader`] cuts a call's ranges
 //! into lists of READs; [`join`] makes a link out of a TCP connection.
 //!
-//! The device writes to the link's own buffers only, never to a caller's (but see [`crate::Registered`]), so a call may be dropped or
-//! forgotten at any time.
+//! The device writes to the link's own buffers only, so a call may be dropped or forgotten at any time; but for calls of
+//! [`crate::Registered`], which nobody can drop or forget while they run ([`registration`]).
 
 pub(crate) mod join;
 pub(crate) mod link;
+pub(crate) mod registration;

@@ -3,6 +3,7 @@
 use super::Rdma;
 use super::peer::Peer;
 use super::tenant::Tenant;
+use super::value_reads::ValueReads;
 use crate::config::memory_plan::{RDMA_MESSAGE_BYTES, RDMA_POSTS};
 use crate::pump::mail::NewConnection;
 use crate::pump::ring::{Operation, OperationKind};
@@ -15,7 +16,9 @@ use lanner_rdma::verbs::connection::{Endpoint, QueuePairOptions};
 use lanner_rdma::verbs::queue_pair::QueuePair;
 use lanner_shared::error::{Limit, Malformation};
 use lanner_shared::wire::header::{HEADER_BYTES, Header};
-use lanner_shared::wire::join_rdma::{JoinRdma, LEAST_MESSAGE_BYTES, RdmaJoined};
+use lanner_shared::wire::join_rdma::{
+    EndpointBody, FEATURE_READS_VALUES, JoinRdma, LEAST_MESSAGE_BYTES, RdmaJoined,
+};
 use lanner_shared::wire::{Opcode, body, error::append_reply};
 use lanner_shared::{Error, Result};
 use rustix::net::SendFlags;
@@ -88,7 +91,7 @@ impl Rdma {
         })?;
         let segment = &self.tenants[tenant].segment;
         let joined = RdmaJoined {
-            endpoint: queue_pair.endpoint().into(),
+            endpoint: EndpointBody { features: FEATURE_READS_VALUES.into(), ..queue_pair.endpoint().into() },
             message_bytes: (RDMA_MESSAGE_BYTES as u32).into(),
             segment_key: segment.remote_key().into(),
             segment_address: segment.address().into(),
@@ -133,12 +136,14 @@ impl Rdma {
             socket,
             tenant,
             // Such a connection has one shard's memory to read and goes to no other.
-            caller: Caller { can_move: false, sends_values: true, ..caller },
+            caller: Caller { can_move: false, sends_values: true, reads_values: true, ..caller },
             inbound: Inbound::default(),
             replies: Replies::default(),
             message_bytes,
             backlog: VecDeque::new(),
             in_flight: VecDeque::new(),
+            value_reads: ValueReads::default(),
+            held: (0, 0),
             has_broken_rules: false,
             progress: core.now,
         }));

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! shared receive queue ─► completion queue ─► Inbound ─► Replies ─► messages (inline, or from the tenant's pool)
+//!                                                └─► an offered value ─► READs to its extent
 //! ```
 //!
 //! Each core opens the device for itself, so no two share a queue, a lock or a key (promise P4). What always holds: a buffer is either the
@@ -11,10 +12,11 @@
 mod join;
 mod peer;
 mod tenant;
+mod value_reads;
 
 use super::tcp::PEER_TIMEOUT;
 use super::{Core, Transport};
-use crate::config::memory_plan::{RDMA_MESSAGE_BYTES, RDMA_POSTS, RDMA_RECEIVES, RDMA_SENDS};
+use crate::config::memory_plan::{RDMA_MESSAGE_BYTES, RDMA_POSTS, RDMA_RECEIVES, RDMA_SENDS, REPLY_BYTES};
 use crate::pump::ring::{Operation, OperationKind};
 use crate::shard::Shard;
 use hashbrown::HashMap;
@@ -163,7 +165,7 @@ impl Rdma {
         }
         let Some(index) = index else { return };
         let peer = &mut self.peers[index];
-        if peer.sent(&completion, &mut self.tenants[peer.tenant]) {
+        if peer.completed(core, &completion, &mut self.tenants[peer.tenant]) {
             self.advance(core, index);
         } else {
             tracing::debug!(reason = completion.status.explain(), "an RDMA connection has failed");
@@ -178,11 +180,16 @@ impl Rdma {
         let scratch = &mut self.scratch;
         loop {
             peer.serve(core, tenant, scratch);
-            if !peer.flush(core, tenant, scratch) {
+            if !peer.read_value(core, tenant) || !peer.flush(core, tenant, scratch) {
                 return self.fail(core, index);
             }
+            if peer.account(core) {
+                core.stats.connections_refused += 1;
+                return self.end(core, index);
+            }
             // Answers that were sent have made room for more.
-            if peer.backlog.is_empty() || peer.replies.is_full() {
+            let is_stuck = peer.replies.is_full() || peer.inbound.offered_value().is_some();
+            if peer.backlog.is_empty() || is_stuck || core.reply_bytes > REPLY_BYTES {
                 break;
             }
         }
@@ -195,28 +202,30 @@ impl Rdma {
     #[cold]
     fn fail(&mut self, core: &mut Core, index: usize) {
         core.stats.rdma_failures += 1;
-        self.end(index);
+        self.end(core, index);
     }
 
     /// Destroys a connection's queue pair. Completions of it that were taken already find nobody any more.
     #[cold]
-    fn end(&mut self, index: usize) {
+    fn end(&mut self, core: &mut Core, index: usize) {
         let peer = &mut self.peers[index];
         if let Some(queue_pair) = &mut peer.queue_pair {
             // From here on it receives nothing more, so what it did receive can be seen to.
             queue_pair.fail();
             self.by_queue_pair.remove(&queue_pair.number());
             self.completions.poll(|completion| self.ready.push(completion));
-            peer.end(&mut self.tenants[peer.tenant]);
+            peer.end(core, &mut self.tenants[peer.tenant]);
         }
     }
 
     fn remove(&mut self, core: &mut Core, index: usize) {
-        self.end(index);
+        self.end(core, index);
         let mut peer = self.peers.remove(index);
         self.waiting.retain(|other| *other != index);
         let shard = &mut core.shards[peer.tenant];
         peer.replies.drop_all(shard, core.now);
+        core.partial_bytes -= peer.held.0;
+        core.reply_bytes -= peer.held.1;
         shard.peer_gone(peer.caller.peer);
         core.stats.rdma_connections -= 1;
         core.stats.connections_closed += 1;
@@ -274,7 +283,8 @@ impl Transport for Rdma {
         let now = core.now;
         let mut over = Vec::new();
         for (index, peer) in &mut self.peers {
-            let owes = peer.is_waiting() || peer.inbound.is_mid_frame() || !peer.in_flight.is_empty();
+            let is_sending = !peer.in_flight.is_empty() || !peer.value_reads.is_idle();
+            let owes = peer.is_waiting() || peer.inbound.is_mid_frame() || is_sending;
             if peer.queue_pair.is_none() {
                 continue;
             }
@@ -288,7 +298,7 @@ impl Transport for Rdma {
                 over.push(index);
             }
         }
-        over.into_iter().for_each(|index| self.end(index));
+        over.into_iter().for_each(|index| self.end(core, index));
     }
 
     fn has_work(&self) -> bool {

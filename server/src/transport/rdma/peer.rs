@@ -3,7 +3,8 @@
 //! What a client reads one-sided never comes here: its device and this machine's do that by themselves (promise P2).
 
 use super::tenant::{SendPool, Tenant};
-use crate::config::memory_plan::RDMA_MESSAGE_BYTES;
+use super::value_reads::ValueReads;
+use crate::config::memory_plan::{PARTIAL_FRAME_BYTES, RDMA_MESSAGE_BYTES, REPLY_BYTES};
 use crate::service::Caller;
 use crate::service::inbound::Inbound;
 use crate::service::replies::{Piece, Replies};
@@ -36,6 +37,10 @@ pub(super) struct Peer {
     pub backlog: VecDeque<(u64, usize, usize)>,
     /// Answers under way, and their places in the pool.
     pub in_flight: VecDeque<(PostId, u32)>,
+    /// Values that this side reads out of the client's memory.
+    pub value_reads: ValueReads,
+    /// What this connection holds of [`Core::partial_bytes`] and [`Core::reply_bytes`].
+    pub held: (u64, u64),
     /// The client broke the protocol: it's told so, and then it ends.
     pub has_broken_rules: bool,
     /// When something last moved.
@@ -47,7 +52,9 @@ impl Peer {
     pub fn serve(&mut self, core: &mut Core, tenant: &Tenant, scratch: &mut [u8]) {
         while let Some((buffer, served, length)) = self.backlog.front().copied() {
             if !self.has_broken_rules {
-                if self.replies.is_full() {
+                // Answers take up what all connections together may hold: those that wait for theirs come first.
+                let is_over = core.reply_bytes > REPLY_BYTES && !self.replies.is_empty();
+                if is_over || self.replies.is_full() || self.inbound.offered_value().is_some() {
                     return;
                 }
                 let message = &mut scratch[..length - served];
@@ -66,6 +73,35 @@ impl Peer {
             self.backlog.pop_front();
             // Refused only if the buffer was there already, which it isn't.
             let _ = tenant.receives.post(buffer);
+        }
+    }
+
+    /// Adds up what this connection holds. Whether requests that haven't arrived whole take up more than all connections together may hold.
+    pub fn account(&mut self, core: &mut Core) -> bool {
+        let partial = self.inbound.partial_bytes() as u64;
+        let replies = self.replies.held_bytes() as u64;
+        core.partial_bytes = core.partial_bytes + partial - self.held.0;
+        core.reply_bytes = core.reply_bytes + replies - self.held.1;
+        self.held = (partial, replies);
+        partial > 0 && core.partial_bytes > PARTIAL_FRAME_BYTES
+    }
+
+    /// Reads on what the client has offered. Whether the connection still works.
+    pub fn read_value(&mut self, core: &mut Core, tenant: &Tenant) -> bool {
+        let (Some(value), Some(queue_pair)) = (self.inbound.offered_value(), self.queue_pair.as_mut()) else {
+            return true;
+        };
+        let shard = &mut core.shards[self.tenant];
+        match self.value_reads.post(shard, core.now, &value, queue_pair, &tenant.segment) {
+            Ok(0) => true,
+            Ok(given_up) => {
+                self.inbound.received(shard, core.now, &self.caller, given_up, &mut self.replies);
+                true
+            }
+            Err(error) => {
+                tracing::warn!(%error, "an offered value can't be read; the client is told by the end of its connection");
+                false
+            }
         }
     }
 
@@ -105,8 +141,8 @@ impl Peer {
         true
     }
 
-    /// A send has completed. Whether the connection still works.
-    pub fn sent(&mut self, completion: &Completion, tenant: &mut Tenant) -> bool {
+    /// A send or a READ has completed. Whether the connection still works.
+    pub fn completed(&mut self, core: &mut Core, completion: &Completion, tenant: &mut Tenant) -> bool {
         let Some(queue_pair) = self.queue_pair.as_mut() else { return true };
         if !queue_pair.completed(completion) {
             return false;
@@ -117,6 +153,15 @@ impl Peer {
             self.in_flight.pop_front();
             tenant.sends.free(place);
         }
+        let shard = &mut core.shards[self.tenant];
+        let read = self.value_reads.completed(shard, core.now, queue_pair);
+        if read > 0 {
+            core.stats.received_bytes += read;
+            let is_whole = self.inbound.offered_value().is_some_and(|value| value.missing == read);
+            core.stats.rdma_values_read += u64::from(is_whole);
+            self.progress = core.now;
+            self.inbound.received(shard, core.now, &self.caller, read, &mut self.replies);
+        }
         true
     }
 
@@ -126,8 +171,9 @@ impl Peer {
     }
 
     /// Lets go of everything that the device had. From here on it reads and writes nothing of this connection's.
-    pub fn end(&mut self, tenant: &mut Tenant) {
+    pub fn end(&mut self, core: &mut Core, tenant: &mut Tenant) {
         if self.queue_pair.take().is_some() {
+            self.value_reads.end(&mut core.shards[self.tenant], core.now);
             self.in_flight.drain(..).for_each(|(_, place)| tenant.sends.free(place));
             for (buffer, _, _) in self.backlog.drain(..) {
                 let _ = tenant.receives.post(buffer);

@@ -98,7 +98,9 @@ impl ReadList {
                 let remote_offset = place.start as u64 + row * length;
                 let local_offset = self.offsets.len() as u64 * length;
                 self.offsets.push(remote_offset);
-                if self.plan.push(Piece { remote_offset, length, local_offset }, &limits) < length {
+                if self.plan.push(Piece { remote_offset, length, local_region: 0, local_offset }, &limits)
+                    < length
+                {
                     return Err(Failure::Machine("the device's queue is too short for the list".to_owned()));
                 }
             }
@@ -109,8 +111,9 @@ impl ReadList {
     fn read(&mut self) -> Result<u64, Failure> {
         let before = Clock.now();
         // SAFETY: the buffer is looked at behind the last READ's completion only, and lives as long as the queue pair.
-        let posted =
-            unsafe { self.near.queue_pair.post_reads(&self.plan, self.near.buffer.region(), &self.remote) };
+        let posted = unsafe {
+            self.near.queue_pair.post_reads(&self.plan, &[self.near.buffer.region()], &self.remote)
+        };
         let id = posted.map_err(|error| Failure::Machine(format!("a bare list of READs: {error}")))?;
         while !self.near.queue_pair.is_done(id) {
             let (queue_pair, mut failed) = (&mut self.near.queue_pair, None);
