@@ -1,7 +1,7 @@
 //! Chains of KV-cache blocks: how much of one is there, and storing one. How their keys become keys of the store is
 //! [`lanner_shared::chain`]'s part.
 
-use crate::call::match_chain::{MatchCall, Matched};
+use crate::call::match_chain::MatchCall;
 use crate::call::put::{Chain, PutCall, PutOptions};
 use crate::call::run;
 use crate::client::Client;
@@ -29,15 +29,7 @@ impl Client {
     pub fn match_chains<K: AsRef<[u8]>>(&self, chains: &[&[K]]) -> Result<Vec<Snapshot>> {
         let mut call = MatchCall::new(&self.inner, chains)?;
         run(&self.inner, &mut call)?;
-        self.snapshots_of(call)
-    }
-
-    /// What the chains of a call that is done have come to.
-    pub(crate) fn snapshots_of<K: AsRef<[u8]>>(&self, call: MatchCall<'_, K>) -> Result<Vec<Snapshot>> {
-        let snapshot = |Matched { keys, answers, routes }: Matched| {
-            self.snapshot_of(keys, &answers, |block| routes[block / GROUP_BLOCKS])
-        };
-        call.into_matches().into_iter().map(snapshot).collect()
+        call.into_snapshots(self)
     }
 
     /// Stores the blocks of the chain `keys` from block `from` on, one for each of `values`. Blocks that are there already are

@@ -5,7 +5,7 @@
 
 use crate::call::absent::{self, Verdict};
 use crate::call::get::{GetCall, Target};
-use crate::call::keys::{Descriptors, Flags, KeysCall};
+use crate::call::keys::{Asked, Descriptors, Flags, KeysCall};
 use crate::call::list::{ListCall, Listed, Pages, StatsCall};
 use crate::call::longest_prefix::PrefixesCall;
 use crate::call::one_sided::{self, OneSidedCall};
@@ -23,6 +23,7 @@ use crate::snapshot::ranges::{self, Range, Ranges};
 use crate::snapshot::{Freshness, KeyList, Snapshot, Source};
 use lanner_shared::error::WireError;
 use lanner_shared::time::{Clock, Instant};
+use lanner_shared::wire::Descriptor;
 use lanner_shared::wire::put::PutMode;
 use lanner_shared::{Error, KeyHash, Result};
 use std::sync::Arc;
@@ -317,18 +318,17 @@ impl Client {
     /// What is known of the object under each key, in the order of `keys`. Counts as an access.
     pub fn query_batch<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Result<ObjectInfo>>> {
         let answers = self.query(keys)?;
-        let info =
-            |(index, descriptor): (usize, &lanner_shared::wire::Descriptor)| match descriptor.status.get() {
-                0 => Ok(ObjectInfo { value_bytes: descriptor.value_bytes.get() }),
-                code => Err(Error::from_wire(WireError { code, numbers: [index as u64, 0, 0, 0] })),
-            };
+        let info = |(index, descriptor): (usize, &Descriptor)| match descriptor.status.get() {
+            0 => Ok(ObjectInfo { value_bytes: descriptor.value_bytes.get() }),
+            code => Err(Error::from_wire(WireError { code, numbers: [index as u64, 0, 0, 0] })),
+        };
         Ok(answers.found.iter().enumerate().map(info).collect())
     }
 
     pub(crate) fn query<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Descriptors> {
         let mut call = KeysCall::new(&self.inner, keys, Descriptors::for_batch(keys.len()))?;
         run(&self.inner, &mut call)?;
-        call.answers.answered_by = call.answered_by().collect();
+        call.answers.asked.answered_by = call.answered_by().collect();
         Ok(call.answers)
     }
 
@@ -343,20 +343,23 @@ impl Client {
 
     fn prepare<K: AsRef<[u8]>>(&self, list: KeyList, keys: &[K]) -> Result<Snapshot> {
         let answers = self.query(keys)?;
-        self.snapshot_of(list, &answers, |index| self.inner.route(KeyHash::of(keys[index].as_ref())))
+        let route_of = |key: &K| self.inner.route(KeyHash::of(key.as_ref()));
+        let runs = keys.iter().zip(&answers.found);
+        let runs = runs.map(|(key, descriptor)| (route_of(key), std::slice::from_ref(descriptor)));
+        self.snapshot_of(list, &answers.asked, runs)
     }
 
     /// A snapshot of keys, of which `answers` are the answers; `route_of` says where each lies.
-    pub(crate) fn snapshot_of(
+    pub(crate) fn snapshot_of<'a>(
         &self,
         list: KeyList,
-        answers: &Descriptors,
-        route_of: impl Fn(usize) -> Route,
+        asked: &Asked,
+        runs: impl Iterator<Item = (Route, &'a [Descriptor])>,
     ) -> Result<Snapshot> {
         with_lane(&self.inner, |lane| {
-            Snapshot::new(list, answers, route_of, |route| {
+            Snapshot::new(list, asked.at, runs, |route| {
                 let connection = lane.connection(&self.inner, route)?;
-                if !answers.are_of(route, connection.boot_id) {
+                if !asked.are_of(route, connection.boot_id) {
                     return Err(Error::LeaseExpired { index: 0 });
                 }
                 Ok(Source { route, boot_id: connection.boot_id, mapping: connection.mapping().cloned() })

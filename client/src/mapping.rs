@@ -120,6 +120,12 @@ impl Mapping {
         unsafe { copy(self.start.as_ptr().add(offset as usize), target) }
     }
 
+    /// Bytes of the segment.
+    #[inline]
+    pub fn length(&self) -> u64 {
+        self.length as u64
+    }
+
     /// Whether `length` bytes from `offset` on lie in the mapping.
     #[inline]
     pub fn contains(&self, offset: u64, length: u64) -> bool {

@@ -223,7 +223,7 @@ struct Matching<'a, K> {
 
 impl<K: AsRef<[u8]>> Outcome<Vec<Snapshot>> for Matching<'_, K> {
     fn outcome(self: Box<Self>) -> Result<Vec<Snapshot>> {
-        self.client.snapshots_of(self.call)
+        self.call.into_snapshots(&self.client)
     }
 }
 

@@ -202,8 +202,13 @@ impl<const REMOVES: bool> Answers for Flags<REMOVES> {
 /// Collects the answers of `query`.
 pub(crate) struct Descriptors {
     pub found: Vec<Descriptor>,
+    pub asked: Asked,
+}
+
+/// When descriptors were asked for, and of whom.
+pub(crate) struct Asked {
     /// Just before the first question was sent: the leases count from here.
-    pub asked: Instant,
+    pub at: Instant,
     /// Which life of which shard's server has answered.
     pub answered_by: SmallVec<[(Route, [u8; 16]); 1]>,
 }
@@ -213,11 +218,12 @@ impl Descriptors {
     pub fn for_batch(count: usize) -> Descriptors {
         Descriptors {
             found: vec![Descriptor::without(0, 0); count],
-            asked: Clock.now(),
-            answered_by: SmallVec::new(),
+            asked: Asked { at: Clock.now(), answered_by: SmallVec::new() },
         }
     }
+}
 
+impl Asked {
     /// Whether all that was answered for `route` comes from this life of its server. A connection that was lost half way may have
     /// been made again to the next one, whose memory the first answers say nothing about.
     pub fn are_of(&self, route: Route, boot_id: [u8; 16]) -> bool {

@@ -9,7 +9,6 @@ pub(crate) mod gather;
 pub(crate) mod ranges;
 mod touches;
 
-use crate::call::keys::Descriptors;
 use crate::lane::Route;
 use crate::mapping::Mapping;
 use lanner_shared::chain::PREFIX_BYTES;
@@ -99,6 +98,11 @@ impl KeyList {
         KeyList { bytes: Vec::with_capacity(bytes), ends: Vec::with_capacity(keys.len()) }
     }
 
+    /// Number of keys.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
     /// Leaves the first `count` keys.
     pub fn truncate(&mut self, count: usize) {
         self.ends.truncate(count);
@@ -120,45 +124,44 @@ impl KeyList {
 }
 
 impl Snapshot {
-    /// A snapshot of what `answers` says of `keys`, if all were found and their leases still run.
-    pub(crate) fn new(
+    /// A snapshot of `keys`, whose descriptors are `runs`, each from one shard, in the order of the keys: if all were found and their
+    /// leases, counted from `asked`, still run.
+    pub(crate) fn new<'a>(
         keys: KeyList,
-        answers: &Descriptors,
-        route_of: impl Fn(usize) -> Route,
+        asked: Instant,
+        runs: impl Iterator<Item = (Route, &'a [Descriptor])>,
         mut source_of: impl FnMut(Route) -> Result<Source>,
     ) -> Result<Snapshot> {
         let mut snapshot = Snapshot {
+            entries: Vec::with_capacity(keys.len()),
+            touches: Touches::new(keys.len(), asked),
             keys,
-            entries: Vec::with_capacity(answers.found.len()),
             sources: SmallVec::new(),
             epochs: Vec::new(),
             term: LeaseTerm { deadline: Instant::NEVER, refresh_at: Instant::NEVER },
-            touches: Touches::new(answers.found.len(), answers.asked),
         };
         let made = Clock.now();
         // Objects that follow each other mostly lie in one segment and have one lease.
         let (mut last_route, mut last_source, mut last_lease_ms) = (None, 0, None);
-        for (index, descriptor) in answers.found.iter().enumerate() {
-            if descriptor.status.get() != 0 {
-                let numbers = [index as u64, 0, 0, 0];
-                return Err(Error::from_wire(WireError { code: descriptor.status.get(), numbers }));
-            }
-            let route = route_of(index);
+        for (route, descriptors) in runs {
             if last_route != Some(route) {
                 last_source = snapshot.source(source_of(route)?);
                 last_route = Some(route);
             }
-            snapshot.add(descriptor, last_source)?;
-            if last_lease_ms == Some(descriptor.lease_ms) {
-                continue;
+            let first = snapshot.entries.len();
+            snapshot.add(descriptors, last_source)?;
+            for (descriptor, index) in descriptors.iter().zip(first..) {
+                if last_lease_ms == Some(descriptor.lease_ms) {
+                    continue;
+                }
+                last_lease_ms = Some(descriptor.lease_ms);
+                let granted = Duration::from_millis(u64::from(descriptor.lease_ms.get()));
+                let term = LeaseTerm::new(asked, made, granted);
+                if !term.covers(made) {
+                    return Err(Error::LeaseExpired { index: index as u64 });
+                }
+                snapshot.term = snapshot.term.earlier(term);
             }
-            last_lease_ms = Some(descriptor.lease_ms);
-            let granted = Duration::from_millis(u64::from(descriptor.lease_ms.get()));
-            let term = LeaseTerm::new(answers.asked, made, granted);
-            if !term.covers(made) {
-                return Err(Error::LeaseExpired { index: index as u64 });
-            }
-            snapshot.term = snapshot.term.earlier(term);
         }
         snapshot.epochs.sort_unstable();
         snapshot.epochs.dedup();
@@ -177,22 +180,32 @@ impl Snapshot {
         }) as u16
     }
 
-    fn add(&mut self, descriptor: &Descriptor, source: u16) -> Result<()> {
-        let (value_offset, value_bytes) = (descriptor.value_offset(), descriptor.value_bytes.get());
+    /// Adds objects that were found in the segment of `source`.
+    fn add(&mut self, descriptors: &[Descriptor], source: u16) -> Result<()> {
         let mapping = self.sources[usize::from(source)].mapping.as_ref();
-        if mapping.is_some_and(|mapping| !mapping.contains(value_offset, value_bytes)) {
-            return Err(Error::Malformed { reason: Malformation::Field, detail: value_offset });
-        }
-        self.entries.push(Entry {
-            value_offset,
-            value_bytes,
-            slot: descriptor.slot.get(),
-            generation: descriptor.generation.get(),
-            source,
-        });
-        let epoch = Epoch { source, epoch_slot: descriptor.epoch_slot.get(), epoch: descriptor.epoch.get() };
-        if self.epochs.last() != Some(&epoch) {
-            self.epochs.push(epoch);
+        let mapped_bytes = mapping.map_or(u64::MAX, |mapping| mapping.length());
+        let (entries, epochs) = (&mut self.entries, &mut self.epochs);
+        for descriptor in descriptors {
+            if descriptor.status.get() != 0 {
+                let numbers = [entries.len() as u64, 0, 0, 0];
+                return Err(Error::from_wire(WireError { code: descriptor.status.get(), numbers }));
+            }
+            let (value_offset, value_bytes) = (descriptor.value_offset(), descriptor.value_bytes.get());
+            if value_offset.checked_add(value_bytes).is_none_or(|end| end > mapped_bytes) {
+                return Err(Error::Malformed { reason: Malformation::Field, detail: value_offset });
+            }
+            entries.push(Entry {
+                value_offset,
+                value_bytes,
+                slot: descriptor.slot.get(),
+                generation: descriptor.generation.get(),
+                source,
+            });
+            let epoch =
+                Epoch { source, epoch_slot: descriptor.epoch_slot.get(), epoch: descriptor.epoch.get() };
+            if epochs.last() != Some(&epoch) {
+                epochs.push(epoch);
+            }
         }
         Ok(())
     }

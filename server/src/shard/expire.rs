@@ -57,8 +57,13 @@ impl Shard {
     /// Whether the object's time to live has ended.
     #[inline]
     pub(super) fn is_expired(&self, now: Instant, slot: SlotId) -> bool {
-        let expires = self.slots.expires_seconds(slot);
-        expires != 0 && self.millis(now).0 / 1000 >= u64::from(expires)
+        self.has_come(now, self.slots.expires_seconds(slot))
+    }
+
+    /// Whether an end in seconds since the shard started, 0 for never, has come.
+    #[inline]
+    pub(super) fn has_come(&self, now: Instant, expires_seconds: u32) -> bool {
+        expires_seconds != 0 && self.millis(now).0 / 1000 >= u64::from(expires_seconds)
     }
 
     /// The second at which an object published now ends: rounded up, so never early. 0 for never.

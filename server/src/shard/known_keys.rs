@@ -10,6 +10,7 @@ use crate::memory::slots::{SlotId, Slots};
 use lanner_shared::extent::{EXTENT_ALIGN, ExtentHeader};
 use lanner_shared::filter::FilterIdentity;
 use lanner_shared::key::KeyHash;
+use lanner_shared::wire::Opcode;
 use zerocopy::FromZeros;
 
 /// The most objects that a segment can hold: with a header and a key each, and one unit of value. Those without a value can be more, and
@@ -74,6 +75,17 @@ impl Shard {
         let slot = if may_be_there { self.locate(hash, key) } else { None };
         self.filter.count_use(may_be_there, slot.is_some());
         slot
+    }
+
+    /// Whether the filter says that no key with this hash is here: then counted as a miss of `operation`. Else nothing is.
+    #[inline]
+    pub fn is_certainly_absent(&mut self, hash: KeyHash, operation: Opcode) -> bool {
+        if self.filter.may_contain(hash) {
+            return false;
+        }
+        self.filter.count_use(false, false);
+        self.counters.count_look_up(operation, false);
+        true
     }
 
     /// The slot's key.

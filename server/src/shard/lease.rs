@@ -245,7 +245,7 @@ impl Shard {
 
     /// Whole milliseconds since the shard started, rounded up: an end that is never early.
     #[inline]
-    fn millis_rounded_up(&self, end: Instant) -> ShardMillis {
+    pub(super) fn millis_rounded_up(&self, end: Instant) -> ShardMillis {
         ShardMillis(end.0.saturating_sub(self.config.started.0).div_ceil(1_000_000))
     }
 }

@@ -10,6 +10,7 @@
 //! | time passes | `tick`, `expire` |
 //! | room is needed | `evict` |
 //! | many keys at once | `warm` |
+//! | the same part of a chain once more | `group_answers` |
 //!
 //! and below them `known_keys` (filter and prefix index beside the index), `lease` (until when may memory not be reused), `quarantine` (the one place that gives memory back),
 //! `epoch`, `extent_access`, `tuning` (what the shard sets for itself) and `stats`.
@@ -28,6 +29,7 @@ mod evict;
 mod exists;
 mod expire;
 mod extent_access;
+mod group_answers;
 mod known_keys;
 mod lease;
 mod list;
@@ -71,12 +73,14 @@ use slab::Slab;
 use zerocopy::IntoBytes;
 
 use expire::ExpiryHand;
+use group_answers::GroupAnswers;
 use lease::LeaseWheel;
 use put::{PeerPuts, UnfinishedPut};
 use stats::Counters;
 use tuning::Tuning;
 
 pub use evict::Watermarks;
+pub use group_answers::GroupQuestion;
 pub use list::ListPage;
 pub use put::PutTicket;
 pub use query::Found;
@@ -153,6 +157,10 @@ pub struct PlantedFaults {
     pub lease_ends_early_by_millis: u64,
     /// Memory is given back although a transfer still reads or writes it.
     pub forgets_transfers: bool,
+    /// An answer about a chain is given again whatever has become of its blocks.
+    pub repeats_old_answers: bool,
+    /// Such an answer promises a whole lease and grants none.
+    pub promises_without_lease: bool,
 }
 
 /// The state of one shard. `Send` so that it can be made before its core's thread is; not `Sync`.
@@ -169,6 +177,8 @@ pub struct Shard {
     next_probe: Instant,
     /// The same keys in order, if the configuration wants them.
     radix: Option<Radix>,
+    /// What was said of the chains that are asked for again and again.
+    group_answers: GroupAnswers,
     /// Order of eviction of published objects without a pin.
     policy: Policy,
     /// Order of eviction of soft-pinned objects, which go when nothing unpinned can.
@@ -240,6 +250,7 @@ impl Shard {
             filter: known_keys::filter(&config, &segment, filter_memory)?,
             next_probe: config.started,
             radix: config.prefix_index.then(Radix::default),
+            group_answers: GroupAnswers::new(segment.len()),
             policy: Policy::new(config.policy, units),
             soft_pinned: Lru::default(),
             hard_pinned: Queue::new(),

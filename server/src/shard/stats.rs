@@ -105,7 +105,7 @@ pub struct ShardStats {
     pub largest_free_run_bytes: u64,
     /// Number of free runs.
     pub free_runs: u64,
-    /// Bytes of memory beside the segment: index, key filter, slots, ghosts, and the allocator's bits. Not the prefix index.
+    /// Bytes of memory beside the segment: index, key filter, slots, ghosts, kept answers, and the allocator's bits. Not the prefix index.
     pub index_bytes: u64,
     /// Objects stored while their policy still remembered that it had evicted them.
     pub ghost_hits: u64,
@@ -168,6 +168,12 @@ impl ShardStats {
         }
     }
 
+    pub(super) fn count_hits(&mut self, operation: Opcode, hits: u64) {
+        if let Some(counts) = self.look_ups.get_mut(operation as usize - 1) {
+            counts.hits += hits;
+        }
+    }
+
     fn look_ups_of(&self, operation: Opcode) -> LookUps {
         self.look_ups.get(operation as usize - 1).copied().unwrap_or_default()
     }
@@ -224,6 +230,7 @@ impl Shard {
             + self.slots.bytes()
             + self.policy.bytes()
             + self.expiry.bytes()
+            + self.group_answers.bytes()
             + self.allocator.bookkeeping_bytes()
     }
 

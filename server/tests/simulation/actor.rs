@@ -5,6 +5,7 @@ use crate::content::{self, EMPTY, Version};
 use crate::model::Time;
 use crate::{engram, settings, world};
 use fastrand::Rng;
+use lanner_client::chain::stored_keys;
 use lanner_client::{Client, EngramStore, Error, Freshness, Pending, PutOptions, Range, Result, Snapshot};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -29,7 +30,8 @@ macro_rules! counts {
 counts! {
     /// How often calls ended how.
     Outcomes {
-        puts, already_exists, unknown, full, gets, misses, removals, snapshot_reads, checked_reads, leases_expired, epochs_changed, time_outs, unreachable, given_up, engram_look_ups
+        puts, already_exists, unknown, full, gets, misses, removals, snapshot_reads, checked_reads, leases_expired, epochs_changed, time_outs, unreachable, given_up, engram_look_ups,
+        matched_blocks
     }
 }
 
@@ -377,7 +379,8 @@ impl Actor {
                 let outcome = self.client.prepare_snapshot(&keys);
                 self.hold(keys, started, outcome);
             }
-            25..70 => self.read_refreshing(),
+            25..60 => self.read_refreshing(),
+            60..70 => self.match_chain(started),
             70..85 => self.read_ranges(started),
             85..90 => {
                 let keys = self.keys(2);
@@ -387,6 +390,32 @@ impl Actor {
                 }
             }
             _ => self.engram(started),
+        }
+    }
+
+    /// As an engine asks before it computes: mostly for the same chain again, and for more or less of it.
+    fn match_chain(&mut self, started: Time) {
+        let number = if self.random.bool() { 0 } else { self.random.usize(..settings::CHAINS) };
+        let mut chain = settings::chain(number);
+        chain.truncate(self.random.usize(1..=settings::CHAIN_BLOCKS));
+        let mut keys: Vec<Vec<u8>> = stored_keys(&chain).iter().map(|key| key.to_vec()).collect();
+        let snapshot = match self.client.match_chain(&chain) {
+            Ok(snapshot) => snapshot,
+            Err(error) => return self.failed(&error),
+        };
+        let found = snapshot.len();
+        self.outcomes.matched_blocks += found as u64;
+        let is_right = world::with(|world| {
+            let (model, now) = (&world.model, world.time);
+            keys[..found].iter().all(|key| model.may_be_there(key, started, now))
+                && keys.get(found).is_none_or(|key| model.may_be_missing(key, started, now))
+        });
+        if !is_right {
+            self.fail(format!("{found} blocks of chain {number} were said to be there"));
+        }
+        keys.truncate(found);
+        if found > 0 {
+            self.hold(keys, started, Ok(snapshot));
         }
     }
 

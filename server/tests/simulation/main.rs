@@ -123,6 +123,7 @@ fn promises_hold_whatever_happens() {
         ("time-outs", sum(&|it| it.time_outs), 20),
         ("failed connections", sum(&|it| it.unreachable), 50),
         ("Engram look-ups", sum(&|it| it.engram_look_ups), 50),
+        ("matched blocks", sum(&|it| it.matched_blocks), 2_000),
         ("crashes", happened(&|it| it.crashes), 20),
         ("cuts", happened(&|it| it.cuts), 200),
         ("pauses", happened(&|it| it.pauses), 50),
@@ -197,6 +198,23 @@ fn a_forgotten_transfer_is_found() {
     let expected =
         ["gave none of the versions", "reused before the end of its lease", "keys that lead to one"];
     must_find(faults, &expected);
+}
+
+/// Shows that an answer about a chain which is given again after one of its blocks has left is noticed.
+#[test]
+fn an_old_answer_given_again_is_found() {
+    let faults = PlantedFaults { repeats_old_answers: true, ..PlantedFaults::default() };
+    must_find(
+        faults,
+        &["which is gone", "bytes of a value of", "gave none of the versions", "whose time to live"],
+    );
+}
+
+/// Shows that an answer given again with a lease which no block was granted is noticed.
+#[test]
+fn a_lease_that_is_promised_and_not_granted_is_found() {
+    let faults = PlantedFaults { promises_without_lease: true, ..PlantedFaults::default() };
+    must_find(faults, &["reused before the end of its lease", "gave none of the versions"]);
 }
 
 /// Shows that a client which reads through a snapshot beyond its deadline is noticed by the bytes that it gets.

@@ -73,11 +73,8 @@ impl Model {
     pub fn answered(&mut self, at: Moment, asked: &Asked, answer: &Answer<'_>) -> Result<(), String> {
         match asked.opcode {
             Opcode::Put => self.put_answered(at, asked, answer.status),
-            Opcode::Get | Opcode::Query => {
-                for (key, descriptor) in asked.keys.iter().zip(answer.descriptors()) {
-                    self.looked_up(at, key, descriptor)?;
-                }
-                Ok(())
+            Opcode::Get | Opcode::Query | Opcode::MatchChain => {
+                answer.found(asked).into_iter().try_for_each(|(key, found)| self.looked_up(at, key, found))
             }
             Opcode::Exists | Opcode::Remove if answer.status == 0 => {
                 for (key, flag) in asked.keys.iter().zip(answer.body) {
@@ -124,11 +121,11 @@ impl Model {
         Ok(())
     }
 
-    fn looked_up(&mut self, at: Moment, key: &[u8], descriptor: &Descriptor) -> Result<(), String> {
-        if descriptor.status.get() != 0 {
+    fn looked_up(&mut self, at: Moment, key: &[u8], found: Option<&Descriptor>) -> Result<(), String> {
+        let Some(descriptor) = found else {
             self.is_missing(at, key);
             return Ok(());
-        }
+        };
         self.must_be_there(at, key, "a query found the key")?;
         let bytes = self.current(key).map_or(0, |state| state.bytes);
         if bytes != descriptor.value_bytes.get() {

@@ -1,5 +1,6 @@
 //! How large the simulated world is: small enough that everything that can meet does.
 
+use lanner_client::chain::stored_keys;
 use lanner_client::{ClientConfig, TransportChoice};
 use lanner_server::eviction::PolicyKind;
 use lanner_server::shard::{ShardConfig, Watermarks};
@@ -16,12 +17,19 @@ pub const LEASE_NANOS: u64 = 40_000_000;
 pub const NOTICED_WITHIN: u64 = 5_000_000;
 pub const TIMEOUT: Duration = Duration::from_millis(150);
 const KEYS: usize = 180;
+/// Chains, and blocks of each. Their blocks are the last of the keys.
+pub const CHAINS: usize = 6;
+pub const CHAIN_BLOCKS: usize = 6;
+const FIRST_BLOCK: usize = KEYS - CHAINS * CHAIN_BLOCKS;
 /// Heads of the Engram layer, and rows of each.
 pub const ENGRAM_ROWS: [u64; 3] = [5, 7, 11];
 pub const ENGRAM_ROW_BYTES: u64 = 24;
 
 /// The key of that number.
 pub fn key(number: usize) -> Vec<u8> {
+    if let Some(block) = number.checked_sub(FIRST_BLOCK) {
+        return stored_keys(&chain(block / CHAIN_BLOCKS))[block % CHAIN_BLOCKS].to_vec();
+    }
     // Every third one shares its placement tag, and so its shard and its epoch word, with others.
     if number.is_multiple_of(3) {
         format!("{{tag{}}}key{number}", number % 4)
@@ -29,6 +37,11 @@ pub fn key(number: usize) -> Vec<u8> {
         format!("key{number}")
     }
     .into_bytes()
+}
+
+/// The keys of a chain's blocks, as an engine names them.
+pub fn chain(number: usize) -> Vec<Vec<u8>> {
+    (0..CHAIN_BLOCKS).map(|block| format!("block {block} of {number}").into_bytes()).collect()
 }
 
 /// Some key.

@@ -5,7 +5,7 @@ use lanner_shared::wire::body::BodyReader;
 use lanner_shared::wire::get::GetBody;
 use lanner_shared::wire::header::{HEADER_BYTES, Header};
 use lanner_shared::wire::put::PutMode;
-use lanner_shared::wire::{Descriptor, MAX_VERSION, Opcode, keys, put};
+use lanner_shared::wire::{Descriptor, MAX_VERSION, Opcode, keys, match_chain, put};
 use std::collections::VecDeque;
 
 /// A request, as far as the model cares.
@@ -13,6 +13,8 @@ use std::collections::VecDeque;
 pub struct Asked {
     pub opcode: Opcode,
     pub keys: Vec<Vec<u8>>,
+    /// Into how many groups the keys of a `match_chain` fall, and how many each has.
+    groups: Vec<usize>,
     pub is_upsert: bool,
     pub ttl_seconds: u32,
     pub payload_bytes: u64,
@@ -35,10 +37,33 @@ pub struct Answer<'a> {
 }
 
 impl<'a> Answer<'a> {
-    /// The descriptors of a query or get.
-    pub fn descriptors(&self) -> &'a [Descriptor] {
-        let count = if self.status == 0 { self.body.len() / size_of::<Descriptor>() } else { 0 };
-        BodyReader::new(self.body).values(count).unwrap_or_default()
+    /// What was said of which keys by a look-up: the descriptor of one that was found.
+    pub fn found<'k>(&self, asked: &'k Asked) -> Vec<(&'k [u8], Option<&'a Descriptor>)> {
+        if self.status != 0 {
+            return Vec::new();
+        }
+        let keys = asked.keys.iter().map(Vec::as_slice);
+        match asked.opcode {
+            Opcode::Get | Opcode::Query => {
+                let count = self.body.len() / size_of::<Descriptor>();
+                let descriptors: &[Descriptor] = BodyReader::new(self.body).values(count).unwrap_or_default();
+                let found = |descriptor: &'a Descriptor| (descriptor.status.get() == 0).then_some(descriptor);
+                keys.zip(descriptors.iter().map(found)).collect()
+            }
+            Opcode::MatchChain => {
+                let (numbers, mut descriptors) = match_chain::decode_reply(self.body, asked.groups.len())
+                    .expect("shards send what can be understood");
+                let (mut keys, mut said) = (keys, Vec::new());
+                for (blocks, number) in asked.groups.iter().zip(numbers) {
+                    let found = descriptors.split_off(..usize::from(number.get())).expect("as many");
+                    let of_group = keys.by_ref().take(*blocks).zip(found.iter().map(Some).chain([None]));
+                    said.extend(of_group.collect::<Vec<_>>());
+                    keys.by_ref().take(blocks.saturating_sub(found.len() + 1)).for_each(drop);
+                }
+                said
+            }
+            _ => Vec::new(),
+        }
     }
 }
 
@@ -129,6 +154,7 @@ fn understood(header: &Header, body: &[u8]) -> Asked {
     let mut asked = Asked {
         opcode: header.opcode,
         keys: Vec::new(),
+        groups: Vec::new(),
         is_upsert: false,
         ttl_seconds: 0,
         payload_bytes: header.payload_bytes,
@@ -148,6 +174,17 @@ fn understood(header: &Header, body: &[u8]) -> Asked {
             }
             for index in 0..usize::from(header.count) {
                 asked.keys.push(keys::next(&mut reader, index).expect("a valid key").to_vec());
+            }
+        }
+        Opcode::MatchChain => {
+            for _ in 0..header.count {
+                let head = match_chain::next_head(&mut reader).expect("a head");
+                let (prefix, blocks) = head.checked().expect("a group");
+                asked.groups.push(blocks);
+                for index in 0..blocks {
+                    let key = match_chain::next_key(&mut reader, index).expect("a valid key");
+                    asked.keys.push(prefix.stored_key(key).to_vec());
+                }
             }
         }
         _ => {}

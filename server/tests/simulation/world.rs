@@ -14,8 +14,8 @@ use lanner_server::memory::slots::{Generation, SlotId};
 use lanner_server::service::Caller;
 use lanner_server::shard::{PeerId, PlantedFaults, Shard, ShardConfig};
 use lanner_shared::time::{Instant, simulation};
+use lanner_shared::wire::MAX_VERSION;
 use lanner_shared::wire::hello::{Welcome, short_boot};
-use lanner_shared::wire::{MAX_VERSION, Opcode};
 use lanner_shared::{Error, KeyHash, ShardId};
 use smallvec::SmallVec;
 use std::cell::RefCell;
@@ -360,19 +360,16 @@ impl World {
         let (model, mut wrong) = (&mut self.model, Ok(()));
         wire.tap.replied(&turn.answers, |asked, answer| {
             let outcome = model.answered(at, &asked, &answer);
-            if matches!(asked.opcode, Opcode::Get | Opcode::Query) {
-                for (key, found) in asked.keys.iter().zip(answer.descriptors()) {
-                    if found.status.get() == 0 {
-                        leases.push(Reverse(Granted {
-                            ends: now.0 + u64::from(found.lease_ms.get()) * 1_000_000,
-                            slot: found.slot.get(),
-                            generation: found.generation.get(),
-                            value_offset: found.value_offset(),
-                            value_bytes: found.value_bytes.get(),
-                            version: model.current_version(key).unwrap_or_default(),
-                        }));
-                    }
-                }
+            for (key, found) in answer.found(&asked) {
+                let Some(found) = found else { continue };
+                leases.push(Reverse(Granted {
+                    ends: now.0 + u64::from(found.lease_ms.get()) * 1_000_000,
+                    slot: found.slot.get(),
+                    generation: found.generation.get(),
+                    value_offset: found.value_offset(),
+                    value_bytes: found.value_bytes.get(),
+                    version: model.current_version(key).unwrap_or_default(),
+                }));
             }
             if wrong.is_ok() {
                 wrong = outcome;

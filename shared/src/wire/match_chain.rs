@@ -42,16 +42,23 @@ pub fn append_group<K: AsRef<[u8]>>(frame: &mut Vec<u8>, prefix: &GroupPrefix, k
     keys.iter().for_each(|key| keys::append(frame, key.as_ref()));
 }
 
-/// The head of the next group, whose keys follow.
-pub fn next_group(reader: &mut BodyReader<'_>) -> Result<(GroupPrefix, usize)> {
-    let head: GroupHead = reader.value()?;
-    let blocks = usize::from(head.blocks.get());
-    let field = |detail| Error::Malformed { reason: Malformation::Field, detail };
-    let prefix = GroupPrefix::from_bytes(head.prefix).ok_or_else(|| field(u64::from(head.prefix[0])))?;
-    if !(1..=GROUP_BLOCKS).contains(&blocks) {
-        return Err(field(blocks as u64));
+impl GroupHead {
+    /// The group, and the number of its blocks.
+    pub fn checked(&self) -> Result<(GroupPrefix, usize)> {
+        let blocks = usize::from(self.blocks.get());
+        let field = |detail| Error::Malformed { reason: Malformation::Field, detail };
+        let prefix = GroupPrefix::from_bytes(self.prefix).ok_or_else(|| field(u64::from(self.prefix[0])))?;
+        if !(1..=GROUP_BLOCKS).contains(&blocks) {
+            return Err(field(blocks as u64));
+        }
+        Ok((prefix, blocks))
     }
-    Ok((prefix, blocks))
+}
+
+/// The head of the next group, unchecked; its keys follow.
+#[inline]
+pub fn next_head(reader: &mut BodyReader<'_>) -> Result<GroupHead> {
+    reader.value()
 }
 
 /// The next key of a group; `index` is its place in the frame.
@@ -86,7 +93,7 @@ mod tests {
         assert_eq!(frame, b"{a96faf705af16834e6c632b61e964e1f}\x02\x00\x01\x00a\x02\x00\xff\x80");
         assert_eq!(frame.len(), encoded_bytes(&[b"a".as_slice(), b"\xff\x80"]));
         let mut reader = BodyReader::new(&frame);
-        assert_eq!(next_group(&mut reader).unwrap(), (GroupPrefix::of(b"a"), 2));
+        assert_eq!(next_head(&mut reader).unwrap().checked().unwrap(), (GroupPrefix::of(b"a"), 2));
         assert_eq!(next_key(&mut reader, 0).unwrap(), b"a");
         assert_eq!(next_key(&mut reader, 1).unwrap(), b"\xff\x80");
         reader.end().unwrap();
@@ -96,7 +103,7 @@ mod tests {
     fn groups_of_no_or_too_many_blocks_and_long_keys_are_refused() {
         for blocks in [0_u16, 33, u16::MAX] {
             let head = GroupHead { prefix: *GroupPrefix::of(b"a").as_bytes(), blocks: blocks.into() };
-            assert!(next_group(&mut BodyReader::new(head.as_bytes())).is_err(), "{blocks}");
+            assert!(head.checked().is_err(), "{blocks}");
         }
         let mut frame = Vec::new();
         keys::append(&mut frame, &[1; MAX_BLOCK_KEY_BYTES + 1]);

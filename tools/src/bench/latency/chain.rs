@@ -1,4 +1,4 @@
-//! The round of `match`: one call for a whole chain whose blocks are all there.
+//! The round of `match`: one call for a whole chain whose blocks are all there, of several in turn.
 
 use fastrand::Rng;
 use lanner_client::{Client, Freshness, PutOptions, Range, chain};
@@ -15,79 +15,83 @@ use crate::exit::Failure;
 /// Bytes of a block's value: what a match costs doesn't depend on it.
 pub const BLOCK_BYTES: usize = 16;
 
-/// Asks how much of a stored chain is there; removes the chain when dropped.
+/// Asks how much of a stored chain is there, of one after the other; removes the chains when dropped.
 pub struct MatchCall {
     client: Client,
     values: Values,
-    keys: Vec<[u8; 16]>,
+    chains: Vec<Vec<[u8; 16]>>,
+    next: usize,
 }
 
 impl MatchCall {
-    /// A chain of `blocks` blocks, stored when it's prepared. Its keys are random, as digests are.
+    /// `chains` chains of `blocks` blocks each, stored when they're prepared. Their keys are random, as digests are.
     #[must_use]
-    pub fn new(client: Client, blocks: usize, seed: u64) -> MatchCall {
+    pub fn new(client: Client, (chains, blocks): (usize, usize), seed: u64) -> MatchCall {
         let values = Values { run: fastrand::u64(..), bytes: BLOCK_BYTES, seed };
         let mut random = Rng::with_seed(values.run);
-        let keys = (0..blocks).map(|_| random.u128(..).to_le_bytes()).collect();
-        MatchCall { client, values, keys }
+        let mut chain = |_| (0..blocks).map(|_| random.u128(..).to_le_bytes()).collect();
+        MatchCall { client, values, chains: (0..chains).map(&mut chain).collect(), next: 0 }
     }
 
-    fn missing(&self, found: usize) -> Failure {
-        Failure::Machine(format!(
-            "{found} of a chain's {} blocks are there: the store is too small for them, or lost some",
-            self.keys.len()
-        ))
-    }
-
-    fn store(&self) -> Result<(), Failure> {
-        let values: Vec<Vec<u8>> =
-            (0..self.keys.len() as u64).map(|number| self.values.value(number)).collect();
-        let outcomes = self.client.put_chain(&self.keys, 0, &values, PutOptions::default())?;
+    /// Stores a chain, and compares what a match leads to.
+    fn prepare_chain(&self, keys: &[[u8; 16]]) -> Result<u64, Failure> {
+        let values: Vec<Vec<u8>> = (0..keys.len() as u64).map(|number| self.values.value(number)).collect();
+        let outcomes = self.client.put_chain(keys, 0, &values, PutOptions::default())?;
         outcomes.into_iter().collect::<Result<Vec<()>, _>>()?;
-        Ok(())
-    }
-}
-
-impl Workload for MatchCall {
-    fn name(&self) -> String {
-        format!("match, {} blocks", self.keys.len())
-    }
-
-    fn prepare(&mut self) -> Result<u64, Failure> {
-        self.store()?;
-        let snapshot = self.client.match_chain(&self.keys)?;
-        if snapshot.len() != self.keys.len() {
-            return Err(self.missing(snapshot.len()));
-        }
+        let snapshot = self.client.match_chain(keys)?;
+        all_found(snapshot.len(), keys.len())?;
         let length = BLOCK_BYTES as u64;
         let range =
             |key: u32| Range { key, source_offset: 0, length, destination_offset: u64::from(key) * length };
-        let ranges: Vec<Range> = (0..self.keys.len() as u32).map(range).collect();
-        let mut read = vec![0; self.keys.len() * BLOCK_BYTES];
+        let ranges: Vec<Range> = (0..keys.len() as u32).map(range).collect();
+        let mut read = vec![0; keys.len() * BLOCK_BYTES];
         self.client.read_ranges_from_snapshot(&snapshot, &ranges, &mut read, Freshness::Lease)?;
-        for ((value, number), key) in read.chunks(BLOCK_BYTES).zip(0..).zip(&self.keys) {
+        for ((value, number), key) in read.chunks(BLOCK_BYTES).zip(0..).zip(keys) {
             if !self.values.is_value(number, value) {
                 return Err(wrong_bytes(key));
             }
         }
         Ok(read.len() as u64)
     }
+}
+
+fn all_found(found: usize, blocks: usize) -> Result<(), Failure> {
+    if found == blocks {
+        return Ok(());
+    }
+    Err(Failure::Machine(format!(
+        "{found} of a chain's {blocks} blocks are there: the store is too small for them, or lost some"
+    )))
+}
+
+impl Workload for MatchCall {
+    fn name(&self) -> String {
+        format!("match, {} blocks", self.chains[0].len())
+    }
+
+    fn prepare(&mut self) -> Result<u64, Failure> {
+        self.chains.iter().map(|keys| self.prepare_chain(keys)).sum()
+    }
 
     fn round(&mut self) -> Result<u64, Failure> {
+        let keys = &self.chains[self.next];
+        self.next = (self.next + 1) % self.chains.len();
         let before = Clock.now();
-        let snapshot = self.client.match_chain(&self.keys)?;
+        let snapshot = self.client.match_chain(keys)?;
         let nanos = Clock.now().since(before).as_nanos() as u64;
-        if snapshot.len() == self.keys.len() { Ok(nanos) } else { Err(self.missing(snapshot.len())) }
+        all_found(snapshot.len(), keys.len()).map(|()| nanos)
     }
 }
 
 impl Drop for MatchCall {
     fn drop(&mut self) {
-        // A store that has gone has nothing left to remove. From the end, so that no block is left without those before it.
-        let mut stored = chain::stored_keys(&self.keys);
-        stored.reverse();
-        for keys in stored.chunks(1024) {
-            let _ = self.client.remove_batch(keys);
+        for keys in &self.chains {
+            // A store that has gone has nothing left to remove. From the end, so that no block is left without those before it.
+            let mut stored = chain::stored_keys(keys);
+            stored.reverse();
+            for keys in stored.chunks(1024) {
+                let _ = self.client.remove_batch(keys);
+            }
         }
     }
 }

@@ -85,8 +85,10 @@ pub struct LatencySettings {
     pub threads: usize,
     /// Calls that each thread has in flight.
     pub depth: usize,
-    /// Blocks of the chain that is matched.
+    /// Blocks of each chain that is matched.
     pub chain_blocks: usize,
+    /// Chains that are matched in turn.
+    pub chains: usize,
     /// Bytes of all values of one size together.
     pub working_set: u64,
     /// How much, for each row.
@@ -170,6 +172,7 @@ fn row(settings: &LatencySettings, client: &Client, case: Case) -> Result<Row, F
         ("depth", depth.into()),
     ];
     if case.op == Op::Match {
+        varied.push(("chains", settings.chains.into()));
         varied.push(("chain-blocks", settings.chain_blocks.into()));
     }
     Ok(Row {
@@ -217,7 +220,7 @@ fn product(
     let client = client.clone();
     let depth = settings.depth_of(case.op);
     match (case.op, stored) {
-        (Op::Match, _) => Box::new(MatchCall::new(client, settings.chain_blocks, seed)),
+        (Op::Match, _) => Box::new(MatchCall::new(client, (settings.chains, settings.chain_blocks), seed)),
         (Op::Exists, Some(stored)) => Box::new(ExistsCall::new(client, stored.clone(), seed)),
         (Op::Get, Some(stored)) if depth > 1 => {
             Box::new(PipelinedGets::new(client, stored.clone(), depth, seed))

@@ -36,6 +36,9 @@ pub struct LatencyArguments {
     /// Blocks of the chain that match asks for
     #[arg(long, default_value_t = 247, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
     chain_blocks: u16,
+    /// Chains that match asks for in turn. A shard keeps answers about hundreds of them; with more, each block is looked up again
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    chains: u16,
     /// Time for each row, its limit included
     #[arg(long, default_value = "5s", value_name = "TIME", value_parser = humantime::parse_duration)]
     duration: Duration,
@@ -73,6 +76,7 @@ pub fn run(arguments: &LatencyArguments, url: &str, json: bool) -> Result<ExitSt
         threads: usize::from(arguments.threads),
         depth: usize::from(arguments.depth),
         chain_blocks: usize::from(arguments.chain_blocks),
+        chains: usize::from(arguments.chains),
         working_set: arguments.working_set.as_u64(),
         plan,
         cores: arguments.common.cores.map_or_else(CorePair::of_this_machine, Ok)?,
