@@ -51,6 +51,8 @@ struct Setup {
     /// Of the RDMA device that leads to it, once there is a connection.
     rdma_domain: Option<Arc<join::Domain>>,
     rdma_backoff: Arc<Backoff>,
+    /// Whether it was reached over RDMA in this life.
+    had_rdma: bool,
 }
 
 impl Cluster {
@@ -124,6 +126,7 @@ impl Server {
                 mappings: Vec::new(),
                 rdma_domain: None,
                 rdma_backoff: Arc::default(),
+                had_rdma: false,
             }),
             #[cfg(feature = "simulation")]
             network: None,
@@ -173,7 +176,13 @@ impl Server {
     ) -> Result<Connection> {
         let welcome = setup.welcome;
         if !lanner_rdma::HAS_VERBS || caller.config.rdma == RdmaChoice::Off || !welcome.offers_rdma() {
-            return handshake::over_tcp(&self.address, stream, &welcome, serial);
+            let mut connection = handshake::over_tcp(&self.address, stream, &welcome, serial)?;
+            if setup.had_rdma {
+                // The server's device has gone; it's asked now and then whether it's back.
+                setup.rdma_backoff.failed(Clock.now(), false);
+                connection.upgrade_at = Some(setup.rdma_backoff.until());
+            }
+            return Ok(connection);
         }
         let mut connection = if setup.rdma_backoff.is_over(Clock.now()) {
             match self.connect_rdma(caller, setup, stream, serial) {
@@ -200,9 +209,9 @@ impl Server {
         if !welcome.offers_rdma() {
             return Err(handshake::unreachable(&self.address, &"it offers no RDMA; its log says why"));
         }
-        let domain = match &setup.rdma_domain {
-            Some(domain) => domain.clone(),
-            None => join::open_domain(&caller.config.rdma, &stream)
+        let domain = match setup.rdma_domain.take() {
+            Some(domain) if join::is_there(&domain) => domain,
+            _ => join::open_domain(&caller.config.rdma, &stream)
                 .map_err(|error| handshake::at(&self.address, error))?,
         };
         let link = join::join(&domain, stream, &welcome, setup.rdma_backoff.clone());
@@ -211,6 +220,7 @@ impl Server {
         }
         setup.rdma_domain = link.is_ok().then_some(domain);
         let link = link.map_err(|error| handshake::at(&self.address, error))?;
+        setup.had_rdma = true;
         let transport = Transport::Rdma(Box::new(TcpTransport::new(link)));
         Ok(Connection::new(transport, ShardId(welcome.shard.get()), welcome.boot_id, serial))
     }
@@ -252,6 +262,7 @@ impl Setup {
         if welcome.boot_id != self.welcome.boot_id {
             self.life = None;
             self.mappings.clear();
+            self.had_rdma = false;
         }
         self.welcome = welcome;
     }

@@ -19,8 +19,27 @@ pub struct Selection {
     pub gid_index: u8,
     /// The GID.
     pub gid: [u8; 16],
+    /// The port's other usable GIDs, unless one was asked for: for connections to another of its addresses than this.
+    pub others: Vec<IndexedGid>,
     /// Why this one, for a person.
     pub reason: String,
+}
+
+/// A GID and its index in its port's table.
+pub type IndexedGid = (u8, [u8; 16]);
+
+impl Selection {
+    /// The GID for a connection to this machine's `address`: the one that is that address, so that both sides' packets go the way that the
+    /// connection itself goes; else the one that was chosen.
+    #[must_use]
+    pub fn gid_for(&self, address: IpAddr) -> IndexedGid {
+        let bytes = match address {
+            IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+            IpAddr::V6(address) => address.octets(),
+        };
+        let other = self.others.iter().find(|(_, gid)| *gid == bytes).filter(|_| self.gid != bytes);
+        other.copied().unwrap_or((self.gid_index, self.gid))
+    }
 }
 
 /// What the choice is made for.
@@ -162,7 +181,7 @@ fn named_device(
     if port.link_layer == "Ethernet" && gid.kind != GidKind::RoceV2 {
         return Err(unfit("is of RoCE v1, which passes no router and many cards have off"));
     }
-    Ok(select(device, port, gid, "asked for".to_owned()))
+    Ok(Selection { others: Vec::new(), ..select(device, port, gid, "asked for".to_owned()) })
 }
 
 /// How well a GID fits.
@@ -246,7 +265,17 @@ fn nearness(device: &Device, wanted: Wanted<'_>) -> (u8, &'static str) {
 }
 
 fn select(device: &Device, port: &Port, gid: &Gid, reason: String) -> Selection {
-    Selection { device: device.name.clone(), port: port.number, gid_index: gid.index, gid: gid.bytes, reason }
+    let is_ethernet = port.link_layer == "Ethernet";
+    let others =
+        port.gids.iter().filter(|other| is_ethernet && other.kind == GidKind::RoceV2 && *other != gid);
+    Selection {
+        device: device.name.clone(),
+        port: port.number,
+        gid_index: gid.index,
+        gid: gid.bytes,
+        others: others.map(|gid| (gid.index, gid.bytes)).collect(),
+        reason,
+    }
 }
 
 /// Which of two reasons says more about what is missing.
@@ -315,6 +344,29 @@ mod tests {
         assert_eq!(chosen("auto", &cards, &["0.0.0.0"], None), "a:1:3 its GID is routable");
         assert_eq!(chosen("b", &cards, &["::"], None), "b:1:3 its GID is routable");
         assert_eq!(chosen("b:1:1", &cards, &["10.0.0.2"], None), "b:1:1 asked for");
+    }
+
+    #[test]
+    fn a_connection_has_the_gid_of_the_address_that_it_came_to() {
+        let mut device = card("a", None, "10.0.0.1");
+        device.ports[0].gids.push(gid(4, "10.0.0.9", GidKind::InfiniBandOrRoceV1));
+        device.ports[0].gids.push(gid(5, "10.0.0.9", GidKind::RoceV2));
+        device.ports[0].gids.push(gid(6, "fd00::9", GidKind::RoceV2));
+        let devices = [device];
+        let index_for = |choice: &str, address: &str| {
+            let any = [IpAddr::from([0, 0, 0, 0])];
+            let wanted = Wanted { addresses: &any, numa_node: None };
+            let chosen = choose(&choice.parse().unwrap(), &devices, wanted).unwrap();
+            chosen.gid_for(address.parse().unwrap()).0
+        };
+        let addresses = ["10.0.0.1", "10.0.0.9", "fd00::9", "10.0.0.77"];
+        assert_eq!(addresses.map(|address| index_for("auto", address)), [3, 5, 6, 3]);
+        assert_eq!(addresses.map(|address| index_for("a:1", address)), [3, 5, 6, 3]);
+        assert_eq!(
+            addresses.map(|address| index_for("a:1:3", address)),
+            [3; 4],
+            "what was asked for is meant"
+        );
     }
 
     #[test]

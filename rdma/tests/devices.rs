@@ -42,6 +42,7 @@ impl End {
             segments: 2,
             shared: None,
             answers_reads: true,
+            address: None,
         };
         let queue_pair = QueuePair::new(&domain, &completions, options, 7).unwrap();
         End { queue_pair, completions, buffer: Buffer::new(&domain, BYTES, Access::RemoteRead).unwrap() }

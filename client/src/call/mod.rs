@@ -249,6 +249,9 @@ fn submit(exchange: &mut Exchange, connection: &mut Connection, request: &dyn Re
     // Leases that this side relies on count from here.
     if matches!(request.opcode(), Opcode::Query | Opcode::Fetch) {
         exchange.asked = Clock.now();
+        if let Some(link) = connection.link() {
+            link.look_after_device(exchange.asked);
+        }
     }
     let offer = connection.link().and_then(|link| request.offer(link));
     let request_id = match &offer {

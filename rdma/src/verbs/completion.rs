@@ -44,6 +44,9 @@ pub struct Completion {
 pub struct WorkStatus(pub u32);
 
 impl WorkStatus {
+    /// What is under way on a device that has gone has failed with it.
+    pub const DEVICE_GONE: WorkStatus = WorkStatus(ibv_wc_status::IBV_WC_FATAL_ERR);
+
     /// Whether it was done.
     #[inline]
     #[must_use]

@@ -11,6 +11,7 @@ use rdma_sys::{
     ibv_access_flags, ibv_ah_attr, ibv_gid, ibv_global_route, ibv_mtu, ibv_qp_attr, ibv_qp_attr_mask,
     ibv_qp_cap, ibv_qp_init_attr, ibv_qp_state, ibv_qp_type,
 };
+use std::net::IpAddr;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -86,6 +87,8 @@ pub struct QueuePairOptions<'a> {
     pub shared: Option<&'a Arc<SharedReceiveQueue>>,
     /// Whether its peer may read registered memory.
     pub answers_reads: bool,
+    /// This machine's address of the connection that it's made for, whose GID it gets if the device has it.
+    pub address: Option<IpAddr>,
 }
 
 impl QueuePair {
@@ -124,6 +127,7 @@ impl QueuePair {
             raw = unsafe { (device.library.create_qp)(domain.raw.as_ptr(), &raw mut attributes) };
         }
         let raw = NonNull::new(raw).ok_or_else(|| last_error("ibv_create_qp"))?;
+        let selection = &device.selection;
         let mut pair = QueuePair {
             domain: domain.clone(),
             completions: completions.clone(),
@@ -135,6 +139,9 @@ impl QueuePair {
             inline_bytes: attributes.cap.max_inline_data,
             segments: segments as usize,
             first_packet: first_packet & 0xff_ffff,
+            gid: options
+                .address
+                .map_or((selection.gid_index, selection.gid), |address| selection.gid_for(address)),
             requests: Vec::new(),
             scatter: Vec::new(),
         };
@@ -149,7 +156,7 @@ impl QueuePair {
         Endpoint {
             queue_pair: self.number(),
             first_packet: self.first_packet,
-            gid: device.selection.gid,
+            gid: self.gid.1,
             local_id: device.local_id,
             mtu: device.mtu,
             reads_answered: device.limits.reads_answered.min(MOST_READS),
@@ -195,7 +202,7 @@ impl QueuePair {
             grh: ibv_global_route {
                 dgid: ibv_gid { raw: peer.gid },
                 flow_label: 0,
-                sgid_index: device.selection.gid_index,
+                sgid_index: self.gid.0,
                 hop_limit: 64,
                 traffic_class: 0,
             },

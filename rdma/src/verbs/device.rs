@@ -120,6 +120,15 @@ impl Device {
         Ok(Arc::new(device))
     }
 
+    /// Whether the system still shows the device. One that it doesn't is being taken away: of some drivers, Soft-RoCE's among them, nothing else
+    /// says so, and their removal waits until everyone has closed the device. One system call.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        // SAFETY: a context refers to its device for as long as it is open, and the device's path is a C string that doesn't change.
+        let path = unsafe { CStr::from_ptr((*self.context.as_ref().device).dev_path.as_ptr()) };
+        rustix::fs::access(path, rustix::fs::Access::EXISTS).is_ok()
+    }
+
     /// A descriptor that can be read from when the device has something to say by itself. Made non-blocking here.
     ///
     /// # Errors

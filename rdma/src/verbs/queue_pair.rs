@@ -8,6 +8,7 @@ use super::receive_queue::SharedReceiveQueue;
 use super::{VerbsError, checked};
 use crate::planner::{Limits, Plan};
 use crate::queue_pair::{PostId, SendQueue, State, Step};
+use crate::selection::IndexedGid;
 use rdma_sys::{
     ibv_qp, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode,
     imm_data_invalidated_rkey_union_t, rdma_t, wr_t,
@@ -29,6 +30,8 @@ pub struct QueuePair {
     pub(super) inline_bytes: u32,
     pub(super) segments: usize,
     pub(super) first_packet: u32,
+    /// Of this side.
+    pub(super) gid: IndexedGid,
     /// The list that is being posted, kept for its room.
     pub(super) requests: Vec<ibv_send_wr>,
     pub(super) scatter: Vec<ibv_sge>,

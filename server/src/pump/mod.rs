@@ -21,6 +21,7 @@ use crate::server::identity::Identity;
 use crate::shard::TickOutcome;
 use crate::transport::handshake::{Acceptor, SocketKind, say};
 use crate::transport::rdma::Rdma;
+use crate::transport::rdma_home::RdmaHome;
 use crate::transport::shm::{NewLane, Shm};
 use crate::transport::tcp::Tcp;
 use crate::transport::{Core, Transport};
@@ -57,6 +58,8 @@ const YIELD: Duration = Duration::from_millis(50);
 pub struct Pump {
     /// Where there is a device. Before the core, so that it's dropped before the memory that the device reads.
     rdma: Option<Rdma>,
+    /// Where there was one at the start.
+    rdma_home: Option<RdmaHome>,
     core: Core,
     tcp: Tcp,
     shm: Shm,
@@ -82,6 +85,8 @@ pub struct PumpParts {
     pub shards: Vec<crate::shard::Shard>,
     /// Where there is a device.
     pub rdma: Option<Rdma>,
+    /// How it's chosen, where there is one.
+    pub rdma_home: Option<RdmaHome>,
     /// On the first core.
     pub acceptor: Option<Acceptor>,
     /// This core's mail.
@@ -107,6 +112,7 @@ impl Pump {
         let now = Clock.now();
         Ok(Pump {
             rdma: parts.rdma,
+            rdma_home: parts.rdma_home,
             core: Core {
                 shards: parts.shards,
                 ring: ring::Ring::new()?,
@@ -356,6 +362,9 @@ impl Pump {
         self.tcp.tick(&mut self.core);
         if let Some(rdma) = &mut self.rdma {
             rdma.tick(&mut self.core);
+        }
+        if let Some(home) = &mut self.rdma_home {
+            home.tick(&mut self.rdma, &mut self.core);
         }
         if let Some(acceptor) = &mut self.acceptor {
             acceptor.tick(&mut self.core);

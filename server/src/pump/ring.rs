@@ -16,6 +16,9 @@ const ENTRIES: u32 = 256;
 /// Entries of the completion queue. When it overflows the kernel keeps the rest until there is room.
 const COMPLETIONS: u32 = 4096;
 
+/// The tag of what nobody is told the end of.
+const UNTAGGED: u64 = 0;
+
 /// What an operation was for: who to tell of its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation {
@@ -215,15 +218,30 @@ impl Ring {
         unsafe { self.push(entry, operation) }
     }
 
+    /// Has operations with this tag complete now, with an error. Until they have, they keep their descriptors' files open.
+    pub fn cancel(&mut self, operation: Operation) {
+        let entry = opcode::AsyncCancel::new(operation.encode()).build().user_data(UNTAGGED);
+        // SAFETY: the operation refers to no memory.
+        unsafe { self.push_tagged(&entry) }
+    }
+
     /// # Safety
     /// What the entry refers to must stay in place until its completion was taken.
     #[inline]
     unsafe fn push(&mut self, entry: Entry, operation: Operation) {
         let entry = entry.user_data(operation.encode());
+        // SAFETY: the caller's promise.
+        unsafe { self.push_tagged(&entry) }
+    }
+
+    /// # Safety
+    /// As for [`Ring::push`].
+    #[inline]
+    unsafe fn push_tagged(&mut self, entry: &Entry) {
         self.is_unsubmitted = true;
         loop {
             // SAFETY: the caller's promise.
-            if unsafe { self.ring.submission().push(&entry) }.is_ok() {
+            if unsafe { self.ring.submission().push(entry) }.is_ok() {
                 return;
             }
             // Full: the kernel takes what is there. It can refuse for want of memory only for a moment.
@@ -240,7 +258,7 @@ mod tests {
     fn an_operation_survives_its_journey_through_the_kernel() {
         let operation = Operation { kind: OperationKind::Wake, index: u32::MAX };
         assert_eq!(Operation::decode(operation.encode()), Some(operation));
-        assert_eq!(Operation::decode(0), None);
+        assert_eq!(Operation::decode(UNTAGGED), None);
         assert_eq!(Operation::decode(99 << 32), None);
     }
 
@@ -254,6 +272,13 @@ mod tests {
         ring.wait(Duration::from_millis(1));
         ring.take_completions(&mut completions);
         assert!(completions.is_empty());
+        ring.watch(event.as_fd(), Operation { index: 8, ..operation });
+        ring.cancel(Operation { index: 8, ..operation });
+        ring.wait(Duration::from_secs(10));
+        ring.take_completions(&mut completions);
+        let cancelled =
+            completions.drain(..).map(|completion| (completion.operation.index, completion.result));
+        assert_eq!(cancelled.collect::<Vec<_>>(), [(8, -libc::ECANCELED)]);
         rustix::io::write(&event, &1_u64.to_ne_bytes()).unwrap();
         ring.wait(Duration::from_secs(10));
         ring.take_completions(&mut completions);

@@ -7,7 +7,7 @@ use lanner_shared::auth::Challenge;
 use lanner_shared::wire::hello::{OFFERS_RDMA, Welcome, short_boot};
 use lanner_shared::{Error, Result};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
 /// Who a server is.
 #[derive(Debug)]
@@ -28,8 +28,8 @@ pub struct Identity {
     pub page_bytes: u64,
     /// Where shared memory is handed out.
     pub socket_path: Option<PathBuf>,
-    /// Whether TCP connections may go on over RDMA: once all cores have opened the device, and while it's there.
-    pub offers_rdma: AtomicBool,
+    /// Cores that have an RDMA device open. TCP connections may go on over RDMA while all have.
+    pub rdma_cores: AtomicU16,
     /// Whose data there is.
     pub tenants: Vec<Tenant>,
     /// Connections that there may be.
@@ -80,7 +80,7 @@ impl Identity {
         welcome.capacity_bytes = self.capacity_bytes.into();
         welcome.max_value_bytes = self.max_value_bytes.into();
         welcome.lease_ms = self.lease_ms.into();
-        if self.offers_rdma.load(Ordering::Relaxed) {
+        if self.rdma_cores.load(Ordering::Relaxed) == self.shards {
             welcome.offers = OFFERS_RDMA.into();
         }
         if let (SocketKind::Tcp, Some(path)) = (kind, &self.socket_path) {
@@ -93,9 +93,14 @@ impl Identity {
         welcome
     }
 
-    /// Tells clients from here on that there is no RDMA.
-    pub fn withdraw_rdma(&self) {
-        self.offers_rdma.store(false, Ordering::Relaxed);
+    /// A core has opened its RDMA device. Once all have, clients are told that there is RDMA.
+    pub fn rdma_opened(&self) {
+        self.rdma_cores.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A core has lost its RDMA device: from here on clients are told that there is no RDMA.
+    pub fn rdma_closed(&self) {
+        self.rdma_cores.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Counts a connection, if there may be one more.

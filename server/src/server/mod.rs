@@ -16,19 +16,20 @@ use crate::runtime::{CoreThread, spawn_on};
 use crate::shard::{Shard, ShardConfig, Tuned};
 use crate::transport::handshake::{Acceptor, SocketKind};
 use crate::transport::rdma::Rdma;
+use crate::transport::rdma_home::RdmaHome;
 use control::Control;
 use identity::Identity;
 use lanner_shared::ShardId;
 use lanner_shared::lease::MIN_LEASE_TTL;
 use lanner_shared::shm::segment_page::SEGMENT_PAGE_BYTES;
-use lanner_shared::time::Clock;
+use lanner_shared::time::{Clock, Instant};
 use socket_file::SocketFile;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 use thiserror::Error;
@@ -133,6 +134,7 @@ impl Server {
                 identity: identity.clone(),
                 prefaulted: prefaulted.clone(),
                 rdma: rdma.selection.clone(),
+                addresses: addresses.iter().map(SocketAddr::ip).collect(),
             };
             let (acceptor, said, posts) = (acceptor.take(), said.clone(), posts.clone());
             let (identity, control, board, poll) =
@@ -140,12 +142,20 @@ impl Server {
             let task = move || async move {
                 let made = plan.make_shards().and_then(|(mut shards, remark)| {
                     let (rdma, without) = plan.open_rdma(&mut shards)?;
-                    let ready = CoreReady {
-                        has_rdma: rdma.is_some(),
-                        remarks: [remark, without].into_iter().flatten().collect(),
+                    let rdma_home = rdma.is_some().then(|| plan.rdma_home());
+                    let ready = CoreReady { remarks: [remark, without].into_iter().flatten().collect() };
+                    let parts = PumpParts {
+                        shards,
+                        rdma,
+                        rdma_home,
+                        acceptor,
+                        mailbox,
+                        posts,
+                        identity,
+                        control,
+                        board,
+                        poll,
                     };
-                    let parts =
-                        PumpParts { shards, rdma, acceptor, mailbox, posts, identity, control, board, poll };
                     Pump::new(parts).map(|pump| (pump, ready)).map_err(ring_refused)
                 });
                 match made {
@@ -173,8 +183,6 @@ impl Server {
         };
         match await_cores(&answers, &config, &prefaulted) {
             Ok(ready) => {
-                // Clients are told only once every core can take them.
-                identity.offers_rdma.store(ready.has_rdma, Ordering::Relaxed);
                 running.remarks = rdma.remark.into_iter().chain(ready.remarks).collect();
                 Ok(running)
             }
@@ -221,7 +229,6 @@ impl Running {
 
 /// What a core says once it serves.
 struct CoreReady {
-    has_rdma: bool,
     /// What it does without, and how to get it.
     remarks: Vec<String>,
 }
@@ -234,6 +241,8 @@ struct CorePlan {
     prefaulted: Arc<AtomicU64>,
     /// The RDMA device, if one was chosen.
     rdma: Option<lanner_rdma::selection::Selection>,
+    /// The addresses that are listened on.
+    addresses: Vec<IpAddr>,
 }
 
 impl CorePlan {
@@ -241,11 +250,26 @@ impl CorePlan {
     fn open_rdma(&self, shards: &mut [Shard]) -> Result<(Option<Rdma>, Option<String>), String> {
         let Some(selection) = &self.rdma else { return Ok((None, None)) };
         match Rdma::open(selection, shards, self.config.max_connections) {
-            Ok(rdma) => Ok((Some(rdma), None)),
+            Ok(rdma) => {
+                // Clients are told once every core has.
+                self.identity.rdma_opened();
+                Ok((Some(rdma), None))
+            }
             Err(reason) if self.config.rdma == RdmaChoice::Auto => {
                 Ok((None, Some(rdma::unavailable(&reason))))
             }
             Err(reason) => Err(format!("--rdma {}: RDMA unavailable: {reason}", self.config.rdma)),
+        }
+    }
+
+    /// What the device that this core has open was chosen by.
+    fn rdma_home(&self) -> RdmaHome {
+        RdmaHome {
+            choice: self.config.rdma.clone(),
+            addresses: self.addresses.clone(),
+            numa_node: self.config.numa_node,
+            max_connections: self.config.max_connections,
+            next_look: Instant::ZERO,
         }
     }
 
@@ -329,13 +353,12 @@ fn await_cores(
     config: &ServerConfig,
     prefaulted: &AtomicU64,
 ) -> Result<CoreReady, StartError> {
-    let mut all = CoreReady { has_rdma: true, remarks: Vec::new() };
+    let mut all = CoreReady { remarks: Vec::new() };
     let mut waiting = config.cores.len();
     while waiting > 0 {
         match answers.recv_timeout(Duration::from_secs(1)) {
             Ok((_, Ok(ready))) => {
                 waiting -= 1;
-                all.has_rdma &= ready.has_rdma;
                 for remark in ready.remarks {
                     if !all.remarks.contains(&remark) {
                         all.remarks.push(remark);
@@ -443,7 +466,7 @@ fn identify(
         lease_ms: config.lease_ttl.as_millis() as u32,
         page_bytes: if config.huge_pages == HugePages::On { HUGE_PAGE_BYTES } else { 4096 },
         socket_path,
-        offers_rdma: AtomicBool::new(false),
+        rdma_cores: AtomicU16::new(0),
         tenants: config.tenants.clone(),
         max_connections: config.max_connections.saturating_mul(u32::from(config.shards())),
         connections: AtomicU32::new(0),

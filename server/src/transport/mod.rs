@@ -15,6 +15,7 @@ pub mod rdma;
 #[cfg(not(feature = "rdma"))]
 #[path = "rdma_absent.rs"]
 pub mod rdma;
+pub mod rdma_home;
 pub mod shm;
 pub mod stats;
 pub mod tcp;

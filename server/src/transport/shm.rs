@@ -401,7 +401,7 @@ mod tests {
             lease_ms: 5_000,
             page_bytes: 4096,
             socket_path: None,
-            offers_rdma: false.into(),
+            rdma_cores: 0.into(),
             tenants: Vec::new(),
             max_connections: 1,
             connections: AtomicU32::new(1),

@@ -5,6 +5,7 @@
 
 #[path = "../counting/mod.rs"]
 mod counting;
+mod devices;
 mod failures;
 mod reads;
 mod registered;

@@ -31,7 +31,7 @@ static DOMAINS: std::sync::Mutex<Vec<(RdmaChoice, IpAddr, Weak<Domain>)>> = std:
 pub(crate) fn open_domain(choice: &RdmaChoice, stream: &TcpStream) -> Result<Arc<Domain>> {
     let local: IpAddr = stream.local_addr().map_err(|error| unavailable(&error))?.ip().to_canonical();
     let mut domains = DOMAINS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    domains.retain(|(_, _, domain)| domain.strong_count() > 0);
+    domains.retain(|(_, _, domain)| domain.upgrade().is_some_and(|domain| is_there(&domain)));
     let known = domains.iter().find(|(known, address, _)| known == choice && *address == local);
     if let Some(domain) = known.and_then(|(_, _, domain)| domain.upgrade()) {
         return Ok(domain);
@@ -47,6 +47,11 @@ pub(crate) fn open_domain(choice: &RdmaChoice, stream: &TcpStream) -> Result<Arc
 
 fn unavailable(reason: &dyn std::fmt::Display) -> Error {
     Error::System { what: "RDMA unavailable".into(), reason: reason.to_string().into() }
+}
+
+/// Whether the system still shows the domain's device.
+pub(crate) fn is_there(domain: &Arc<Domain>) -> bool {
+    domain.device().is_there()
 }
 
 /// Lets go of a domain that connections can't be made in any more: its device may have gone, and be another one when it's back.

@@ -24,12 +24,13 @@ use lanner_rdma::verbs::connection::QueuePairOptions;
 use lanner_rdma::verbs::device::Domain;
 use lanner_rdma::verbs::memory::{Access, Buffer};
 use lanner_rdma::verbs::queue_pair::{QueuePair, RECEIVE, RemoteRegion};
-use lanner_shared::time::Clock;
+use lanner_shared::time::{Clock, Instant};
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Bytes of a message that this side takes.
 pub(crate) const MESSAGE_BYTES: usize = 8 << 10;
@@ -49,6 +50,8 @@ const STAGINGS: usize = 2;
 pub(crate) const STAGING_BYTES: usize = 256 << 10;
 
 const SENDS_AT: usize = RECEIVES as usize * MESSAGE_BYTES;
+/// Time between two looks for the device: a system call.
+const DEVICE_LOOK_PAUSE: Duration = Duration::from_secs(1);
 /// Bytes of a READ to a caller's registered memory: long enough to fill a link, short enough that several of a list are under way.
 const DIRECT_READ_BYTES: u64 = 1 << 20;
 /// Places of a list's regions in its plan.
@@ -91,6 +94,8 @@ pub(crate) struct RdmaLink {
     /// Completions taken since the beginning.
     completed: u64,
     backoff: Arc<Backoff>,
+    /// When to see next whether the device is still there.
+    next_device_look: Instant,
 }
 
 /// Where the bytes of a list of READs go.
@@ -152,6 +157,8 @@ impl RdmaLink {
             shared: None,
             // The server READs values that are offered to it. Nothing but what was registered for that can be read: not this link's buffer.
             answers_reads: true,
+            // The device was chosen by it.
+            address: None,
         };
         let queue_pair = QueuePair::new(domain, &completions, options, first_packet)?;
         let mut link = RdmaLink {
@@ -175,6 +182,7 @@ impl RdmaLink {
             has_worked: false,
             completed: 0,
             backoff,
+            next_device_look: Instant::ZERO,
         };
         (0..u64::from(RECEIVES)).try_for_each(|index| link.post_receive(RECEIVE | index))?;
         Ok(link)
@@ -243,6 +251,17 @@ impl RdmaLink {
             self.backoff.failed(Clock.now(), self.has_worked);
         }
         self.queue_pair.fail();
+    }
+
+    /// Lets go of a device that the system doesn't show any more; then the next poll fails. Looks once in a while only.
+    #[inline]
+    pub fn look_after_device(&mut self, now: Instant) {
+        if now >= self.next_device_look {
+            self.next_device_look = now.plus(DEVICE_LOOK_PAUSE);
+            if !self.domain().device().is_there() {
+                self.fail(WorkStatus::DEVICE_GONE);
+            }
+        }
     }
 
     /// Completions taken since the beginning.

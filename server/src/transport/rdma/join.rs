@@ -23,6 +23,7 @@ use lanner_shared::wire::{Opcode, body, error::append_reply};
 use lanner_shared::{Error, Result};
 use rustix::net::SendFlags;
 use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 
 /// Bytes that are sent without a place in the pool, where the device can do that.
@@ -33,7 +34,7 @@ impl Rdma {
     pub fn adopt(&mut self, core: &mut Core, connection: NewConnection) {
         let NewConnection { socket, tenant, caller, received, .. } = connection;
         let mut said = Vec::new();
-        let joined = match self.join(core, tenant, &caller, &received) {
+        let joined = match self.join(core, tenant, &caller, &received, address_of(&socket)) {
             Ok((header, joined, queue_pair, message_bytes)) => {
                 let start = body::begin(&mut said);
                 body::append(&mut said, &joined);
@@ -66,6 +67,7 @@ impl Rdma {
         tenant: usize,
         caller: &Caller,
         received: &[u8],
+        address: Option<IpAddr>,
     ) -> Result<(Header, RdmaJoined, QueuePair, usize), (Header, Error)> {
         let nobody = Header::request(Opcode::JoinRdma, core.shards[tenant].config().shard, 0, 0);
         let malformed = |reason| Error::Malformed { reason, detail: received.len() as u64 };
@@ -80,12 +82,12 @@ impl Rdma {
         if join.message_bytes.get() < LEAST_MESSAGE_BYTES {
             return Err((header, malformed(Malformation::Field)));
         }
-        if self.peers.len() >= self.most_peers {
+        if self.is_closing || self.peers.len() >= self.most_peers {
             let limit = self.most_peers as u64;
             return Err((header, Error::Overloaded { what: Limit::QueuePairs, limit }));
         }
         let peer = Endpoint::from(join.endpoint);
-        let queue_pair = self.connect(tenant, &peer).map_err(|error| {
+        let queue_pair = self.connect(tenant, &peer, address).map_err(|error| {
             tracing::warn!(%error, peer = %std::net::Ipv6Addr::from(peer.gid), "no queue pair for a client");
             (header, Error::Overloaded { what: Limit::QueuePairs, limit: self.peers.len() as u64 })
         })?;
@@ -101,7 +103,12 @@ impl Rdma {
         Ok((header, joined, queue_pair, join.message_bytes.get() as usize))
     }
 
-    fn connect(&mut self, tenant: usize, peer: &Endpoint) -> Result<QueuePair, VerbsError> {
+    fn connect(
+        &mut self,
+        tenant: usize,
+        peer: &Endpoint,
+        address: Option<IpAddr>,
+    ) -> Result<QueuePair, VerbsError> {
         let Tenant { domain, receives, .. } = &self.tenants[tenant];
         let options = QueuePairOptions {
             sends: RDMA_POSTS,
@@ -110,6 +117,7 @@ impl Rdma {
             segments: 1,
             shared: Some(receives),
             answers_reads: true,
+            address,
         };
         let mut first_packet = [0; 4];
         getrandom::fill(&mut first_packet).map_err(|_| VerbsError::Peer("no random numbers to be had"))?;
@@ -151,4 +159,10 @@ impl Rdma {
         let operation = Operation { kind: OperationKind::RdmaEnd, index: index as u32 };
         core.ring.watch(self.peers[index].socket.as_fd(), operation);
     }
+}
+
+/// The address that a client has connected to.
+fn address_of(socket: &OwnedFd) -> Option<IpAddr> {
+    let address = rustix::net::getsockname(socket).ok()?;
+    Some(SocketAddr::try_from(address).ok()?.ip().to_canonical())
 }

@@ -34,6 +34,10 @@ use tenant::Tenant;
 /// Completions that are taken in a turn, at least, if there are so many.
 const COMPLETIONS_IN_TURN: usize = 128;
 
+/// What the ring is told to watch.
+const COMPLETION: Operation = Operation { kind: OperationKind::RdmaCompletion, index: 0 };
+const DEVICE: Operation = Operation { kind: OperationKind::RdmaDevice, index: 0 };
+
 /// The RDMA connections of a core. Fields are dropped in order: queue pairs, then what they use.
 #[derive(Debug)]
 pub struct Rdma {
@@ -50,6 +54,10 @@ pub struct Rdma {
     scratch: Box<[u8]>,
     /// As many as the completion queue has room for.
     most_peers: usize,
+    /// Watches on the ring that haven't ended.
+    watches: u32,
+    /// The device has gone: no connection is made any more.
+    is_closing: bool,
 }
 
 impl Rdma {
@@ -79,6 +87,8 @@ impl Rdma {
             waiting: Vec::new(),
             scratch: vec![0; RDMA_MESSAGE_BYTES].into_boxed_slice(),
             most_peers: most_peers as usize,
+            watches: 0,
+            is_closing: false,
         })
     }
 
@@ -88,17 +98,45 @@ impl Rdma {
         self.watch_device(core);
     }
 
-    fn watch_completions(&self, core: &mut Core) {
-        let operation = Operation { kind: OperationKind::RdmaCompletion, index: 0 };
-        core.ring.watch(self.completions.event_source(), operation);
+    fn watch_completions(&mut self, core: &mut Core) {
+        core.ring.watch(self.completions.event_source(), COMPLETION);
+        self.watches += 1;
     }
 
-    fn watch_device(&self, core: &mut Core) {
-        let operation = Operation { kind: OperationKind::RdmaDevice, index: 0 };
+    fn watch_device(&mut self, core: &mut Core) {
         match self.device.event_source() {
-            Ok(source) => core.ring.watch(source, operation),
+            Ok(source) => {
+                core.ring.watch(source, DEVICE);
+                self.watches += 1;
+            }
             Err(error) => tracing::warn!(%error, "what the RDMA device says by itself can't be heard"),
         }
+    }
+
+    /// Closes the device if the system doesn't show it any more, whether it has said so or not.
+    pub fn look_after(&mut self, core: &mut Core) {
+        if !self.is_closing && !self.device.is_there() {
+            self.close(core);
+        }
+    }
+
+    /// The device has gone. What is left of it, the queue pairs first, goes as soon as nothing refers to it.
+    #[cold]
+    fn close(&mut self, core: &mut Core) {
+        if std::mem::replace(&mut self.is_closing, true) {
+            return;
+        }
+        let device = &self.device.selection.device;
+        tracing::error!(%device, "the RDMA device has gone; clients go on over TCP until it's back");
+        core.identity.rdma_closed();
+        let all: Vec<usize> = self.peers.iter().map(|(index, _)| index).collect();
+        all.into_iter().for_each(|index| self.fail(core, index));
+        [COMPLETION, DEVICE].into_iter().for_each(|operation| core.ring.cancel(operation));
+    }
+
+    /// Whether the device has gone and nothing refers to this any more.
+    pub fn is_closed(&self) -> bool {
+        self.is_closing && self.peers.is_empty() && self.watches == 0
     }
 
     /// Asks to be woken by the next completion, for a core that is about to sleep. Whether it must not, because there is one already.
@@ -116,12 +154,7 @@ impl Rdma {
         while let Some(event) = self.device.next_event() {
             let device = &self.device.selection.device;
             match event {
-                DeviceEvent::Gone => {
-                    tracing::error!(%device, "the RDMA device has gone; clients go on over TCP, and RDMA is back when the server is started again");
-                    core.identity.withdraw_rdma();
-                    let all: Vec<usize> = self.peers.iter().map(|(index, _)| index).collect();
-                    all.into_iter().for_each(|index| self.fail(core, index));
-                }
+                DeviceEvent::Gone => self.close(core),
                 DeviceEvent::Port(true) => tracing::info!(%device, "the RDMA port is up"),
                 DeviceEvent::Port(false) => {
                     tracing::warn!(%device, "the RDMA port is down; what is under way fails if it stays so");
@@ -263,12 +296,20 @@ impl Transport for Rdma {
     fn completed(&mut self, core: &mut Core, completion: crate::pump::ring::Completion) {
         match completion.operation.kind {
             OperationKind::RdmaCompletion => {
-                self.completions.take_events();
-                self.watch_completions(core);
+                self.watches -= 1;
+                if !self.is_closing {
+                    self.completions.take_events();
+                    self.watch_completions(core);
+                }
             }
             OperationKind::RdmaDevice => {
-                self.hear_device(core);
-                self.watch_device(core);
+                self.watches -= 1;
+                if !self.is_closing {
+                    self.hear_device(core);
+                }
+                if !self.is_closing {
+                    self.watch_device(core);
+                }
             }
             _ => {
                 let index = completion.operation.index as usize;

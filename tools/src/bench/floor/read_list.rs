@@ -169,6 +169,7 @@ impl End {
             segments: 1,
             shared: None,
             answers_reads: true,
+            address: None,
         };
         let queue_pair = QueuePair::new(&domain, &completions, options, fastrand::u32(..))?;
         Ok(End { queue_pair, completions, buffer: Buffer::new(&domain, bytes, Access::RemoteRead)? })

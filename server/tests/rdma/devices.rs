@@ -1,0 +1,141 @@
+//! Devices that are taken away under a server and under a client, and come back. Soft-RoCE's driver waits until everyone has closed a device
+//! that is to go, and tells nobody; so that the command returns at all shows that it was closed.
+
+use crate::failures::{Trouble, is_expected};
+use crate::reads::run;
+use crate::support::TestServer;
+use lanner_client::{Client, Clock, Error, Freshness, PutOptions, Range};
+use std::time::Duration;
+
+const BYTES: usize = 100_000;
+
+fn value(seed: u8) -> Vec<u8> {
+    (0..BYTES).map(|at| (at as u8).wrapping_mul(41).wrapping_add(seed) ^ (at >> 8) as u8).collect()
+}
+
+fn range() -> [Range; 1] {
+    [Range { key: 0, source_offset: 0, length: BYTES as u64, destination_offset: 0 }]
+}
+
+/// Calls `client` in all ways until `is_over`; each call brings the right bytes or a typed error in time. How many brought bytes.
+fn use_it(client: &Client, is_over: impl Fn() -> bool) -> u32 {
+    let mut memory = vec![0; BYTES];
+    let mut snapshot = None;
+    let mut good = 0;
+    while !is_over() {
+        let began = Clock.now();
+        let outcomes = [
+            client.get(b"key").map(|read| assert!(read == value(1))),
+            client.upsert(b"other", &value(2)),
+            snapshot.take().map_or_else(
+                || client.prepare_snapshot(&["key"]).map(|prepared| snapshot = Some(prepared)),
+                |held| {
+                    client
+                        .read_ranges_from_snapshot(&held, &range(), &mut memory, Freshness::Lease)
+                        .map(|()| assert!(memory == value(1)))
+                },
+            ),
+        ];
+        for outcome in outcomes {
+            match outcome {
+                Ok(()) => good += 1,
+                Err(error) => assert!(is_expected(&error), "{error:?}"),
+            }
+        }
+        assert!(Clock.now().since(began) < Duration::from_secs(10), "in time");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    good
+}
+
+/// Uses the client until it's connected over `transport`, for at most so long.
+fn use_until(client: &Client, transport: &str, longest: Duration) {
+    let began = Clock.now();
+    use_it(client, || {
+        let now = client.transport_for(b"key");
+        assert!(Clock.now().since(began) < longest, "{now:?} and not {transport}");
+        now == Ok(transport)
+    });
+}
+
+/// Takes the device `name` of `interface` away under a server and a client that are in use, and gives it back.
+fn take_away_and_give_back(delete: &'static str, add: &'static [&'static str]) {
+    let server = TestServer::start(&["--shm", "off"]);
+    let client = Client::connect(&server.url("transport=auto&timeout=4s")).unwrap();
+    client.put_with(b"key", &value(1), PutOptions::default()).unwrap();
+    assert_eq!(client.transport_for(b"key").unwrap(), "rdma");
+    let good = std::thread::scope(|scope| {
+        let trouble = scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(300));
+            Trouble::begin(&[delete], add)
+        });
+        let good = use_it(&client, || trouble.is_finished());
+        use_until(&client, "tcp", Duration::from_secs(10));
+        assert_eq!(client.get(b"key").unwrap(), value(1));
+        // What wants RDMA and nothing else is told.
+        let only =
+            Client::connect(&server.url("transport=rdma&timeout=4s")).and_then(|only| only.get(b"key"));
+        assert!(matches!(only, Err(Error::Unreachable { .. })), "{only:?}");
+        drop(trouble.join().unwrap());
+        good
+    });
+    assert!(good > 0);
+    use_until(&client, "rdma", Duration::from_secs(40));
+    assert_eq!(client.get(b"key").unwrap(), value(1));
+    let mut memory = value(3);
+    let buffer = client.register(&mut memory).unwrap();
+    buffer.upsert(b"key", 0..BYTES, PutOptions::default()).unwrap();
+    assert_eq!(client.get(b"key").unwrap(), value(3));
+    server.reports_when(|reports| reports[0].transport.rdma_values_read == 1);
+}
+
+#[test]
+#[ignore = "needs RDMA devices: scripts/test --rdma"]
+fn a_server_whose_device_goes_serves_over_tcp_until_it_is_back() {
+    take_away_and_give_back("rdma link delete rxe0", &["rdma link add rxe0 type rxe netdev eth0"]);
+}
+
+#[test]
+#[ignore = "needs RDMA devices: scripts/test --rdma"]
+fn a_client_whose_device_goes_calls_over_tcp_until_it_is_back() {
+    take_away_and_give_back("rdma link delete rxe1", &["rdma link add rxe1 type rxe netdev eth1"]);
+}
+
+#[test]
+#[ignore = "needs RDMA devices: scripts/test --rdma"]
+fn a_connection_has_the_gid_of_the_address_that_it_came_to() {
+    // A server that listens everywhere on a device with two addresses: a client that comes to the second one is answered from there, for the
+    // network may lead nowhere else.
+    run("ip addr add 10.77.0.9/32 dev eth0");
+    let _restore = Trouble::begin(
+        &[
+            "ip route add 10.77.0.9 dev eth1 src 10.77.0.2 table 103",
+            "ip rule add pref 9 to 10.77.0.9 iif lo lookup 103",
+            "ip neigh replace 10.77.0.9 lladdr 02:77:00:00:00:01 dev eth1 nud permanent",
+        ],
+        &[
+            "ip rule del pref 9",
+            "ip route del 10.77.0.9 dev eth1 table 103",
+            "ip addr del 10.77.0.9/32 dev eth0",
+        ],
+    );
+    std::thread::sleep(Duration::from_millis(500));
+    let server = TestServer::start(&["--listen", "0.0.0.0:0", "--rdma", "rxe0", "--shm", "off"]);
+    let port = server.address().port();
+    let put_and_get = |host: &str| {
+        let client = Client::connect(&format!("lanner://{host}:{port}?transport=rdma&rdma=rxe1&timeout=4s"))?;
+        client.upsert(b"key", &value(4))?;
+        client.get(b"key")
+    };
+    assert_eq!(put_and_get("10.77.0.1"), Ok(value(4)));
+    // RoCE's packets to the first address get lost from here on.
+    let _lost = Trouble::begin(
+        &[
+            "tc qdisc add dev eth0 clsact",
+            "tc filter add dev eth0 ingress protocol ip u32 match ip protocol 17 0xff match ip dst 10.77.0.1/32 action drop",
+        ],
+        &["tc qdisc del dev eth0 clsact"],
+    );
+    assert_eq!(put_and_get("10.77.0.9"), Ok(value(4)));
+    assert!(put_and_get("10.77.0.1").is_err(), "nothing was lost");
+}
