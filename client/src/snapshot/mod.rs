@@ -22,7 +22,7 @@ use ranges::Ranges;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::Duration;
-use touches::{MESSAGE_PAUSE, PAUSE, Touches};
+use touches::{PAUSE, Touches};
 
 /// How fresh what a read returns must be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,6 +44,9 @@ pub struct Snapshot {
     pub(crate) epochs: Vec<Epoch>,
     term: LeaseTerm,
     touches: Touches,
+    /// Time between two messages about what was read one-sided: half of the lease. Until a lease ends its object is safe from eviction, so none is
+    /// needed sooner; and whoever refreshes the snapshot then has told the shard as much.
+    message_pause: Duration,
 }
 
 /// Where an object's value lies.
@@ -139,6 +142,7 @@ impl Snapshot {
             sources: SmallVec::new(),
             epochs: Vec::new(),
             term: LeaseTerm { deadline: Instant::NEVER, refresh_at: Instant::NEVER },
+            message_pause: Duration::ZERO,
         };
         let made = Clock.now();
         // Objects that follow each other mostly lie in one segment and have one lease.
@@ -163,6 +167,7 @@ impl Snapshot {
                 snapshot.term = snapshot.term.earlier(term);
             }
         }
+        snapshot.message_pause = snapshot.term.refresh_at.since(asked);
         snapshot.epochs.sort_unstable();
         snapshot.epochs.dedup();
         Ok(snapshot)
@@ -304,7 +309,7 @@ impl Snapshot {
     #[inline]
     pub(crate) fn note_one_sided<R: Ranges + ?Sized>(&self, ranges: &R, now: Instant) -> bool {
         self.touches.note(ranges);
-        self.touches.are_due(now, MESSAGE_PAUSE)
+        self.touches.are_due(now, self.message_pause)
     }
 
     /// What was read without the shards since the last time: for each segment its objects.

@@ -13,8 +13,6 @@ use std::time::Duration;
 /// Time between two times that a snapshot's touches are handed in, where that is a store to shared memory. Much shorter than a lease, which is
 /// how long an object that was read needs no touch.
 pub(crate) const PAUSE: Duration = Duration::from_millis(50);
-/// The same where it takes a message, which wakes a shard that sleeps.
-pub(crate) const MESSAGE_PAUSE: Duration = Duration::from_millis(500);
 
 /// The bits of one snapshot.
 #[derive(Debug, Default)]

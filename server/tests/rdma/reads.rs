@@ -5,8 +5,8 @@ use crate::failures::Trouble;
 use crate::support::TestServer;
 use lanner_client::{Client, Clock, Error, Freshness, PutOptions, Range};
 use lanner_server::admin::board::ShardReport;
-use lanner_shared::wire::Opcode;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 const ROW: u64 = 264;
@@ -51,39 +51,25 @@ fn check(ranges: &[Range], read: &[u8]) {
 #[test]
 #[ignore = "needs RDMA devices: scripts/test --rdma"]
 fn a_snapshot_read_asks_the_server_nothing_and_allocates_nothing() {
-    // P2, from both sides: the shards look nothing up, and nothing comes to their cores or goes out from them but now and then the message that
-    // tells eviction what was read; and the client's allocator stands still. That the counters count is shown by one ordinary call.
-    let server = TestServer::start(&["--shards", "2"]);
+    // P2, from both sides: the shards' counters and what their connections received stand still, and so does the client's allocator. That
+    // the counters count is shown by one ordinary call. Half a lease later the shards would be told what was read; so it's a long one.
+    let server = TestServer::start(&["--shards", "2", "--lease-ttl", "60s"]);
     let client = server.client("rdma");
     store_tables(&client);
     let keys: Vec<String> = (0..TABLES).map(key).collect();
     let snapshot = client.prepare_snapshot(&keys).unwrap();
     let mut rows = vec![0; TABLES * 2 * ROW as usize];
     let rounds: Vec<Vec<Range>> = (0..20).map(ranges).collect();
-    // The first time, and the first time that the shards are told.
-    for _ in 0..2 {
-        client.read_ranges_from_snapshot(&snapshot, &rounds[0], &mut rows, Freshness::Checked).unwrap();
-        std::thread::sleep(Duration::from_millis(600));
-    }
-    // Of all cores together. A report is at most 100 ms old.
+    client.read_ranges_from_snapshot(&snapshot, &rounds[0], &mut rows, Freshness::Checked).unwrap();
+    // What came to the cores and went out from them: a report is at most 100 ms old.
     let counts = || {
         std::thread::sleep(Duration::from_millis(300));
         let reports = server.reports_when(|reports| reports.len() == 2);
-        let sum = |count: fn(&ShardReport) -> u64| reports.iter().map(|report| count(report)).sum::<u64>();
-        let look_ups = |report: &ShardReport| {
-            Opcode::ALL
-                .into_iter()
-                .map(|opcode| report.stats.hits(opcode) + report.stats.misses(opcode))
-                .sum()
-        };
-        [
-            sum(|report| report.transport.received_bytes),
-            sum(|report| report.transport.sent_bytes),
-            sum(|report| report.stats.touches),
-            sum(look_ups),
-        ]
+        let bytes =
+            |report: &Arc<ShardReport>| (report.transport.received_bytes, report.transport.sent_bytes);
+        reports.iter().map(bytes).collect::<Vec<_>>()
     };
-    let (before, began) = (counts(), Clock.now());
+    let before = counts();
     for freshness in [Freshness::Lease, Freshness::Checked] {
         for ranges in &rounds {
             let allocations = ALLOCATIONS.get();
@@ -92,19 +78,9 @@ fn a_snapshot_read_asks_the_server_nothing_and_allocates_nothing() {
             check(ranges, &rows);
         }
     }
-    let most_messages = 2 * (Clock.now().since(began).as_millis() as u64 / 500 + 1);
-    let after = counts();
-    let [received, sent, touches, look_ups] = std::array::from_fn(|at| after[at] - before[at]);
-    let messages = sent / 24;
-    assert!(messages <= most_messages, "{messages} messages for {} reads", 2 * rounds.len());
-    assert_eq!(
-        (received, sent),
-        (messages * 24 + touches * 8, messages * 24),
-        "nothing but touches and their answers"
-    );
-    assert_eq!(look_ups, 0);
+    assert_eq!(counts(), before, "no byte came to the server's cores, and none went out from them");
     assert!(client.exists(keys[0].as_bytes()).unwrap());
-    assert_eq!(counts()[3], after[3] + 1, "an ordinary call is counted");
+    assert_ne!(counts(), before, "an ordinary call is counted");
 }
 
 #[test]

@@ -3,11 +3,15 @@
 
 pub mod copy;
 pub mod cores;
+#[cfg(feature = "rdma")]
+pub mod device_pair;
 pub mod echo;
 pub mod echo_server;
 pub mod gather;
 pub mod peer;
 pub mod quiet;
+#[cfg(feature = "rdma")]
+pub mod rdma_call;
 #[cfg(feature = "rdma")]
 pub mod read_list;
 pub mod ring;
@@ -21,6 +25,9 @@ use cores::CorePair;
 use echo::TcpEcho;
 use echo_server::Shape;
 use gather::Gather;
+use lanner_client::TransportChoice;
+#[cfg(feature = "rdma")]
+use read_list::ReadList;
 use ring::RingRoundTrip;
 use segment::{Pages, Segment};
 use serde_json::Value;
@@ -37,6 +44,14 @@ use crate::exit::Failure;
 /// Tokens in a call, as the preset `ngram` measures them.
 const TOKENS: [u64; 3] = [1, 4, 8];
 
+/// What a token of the preset `store` reads: rows of so many tables.
+#[cfg(feature = "rdma")]
+const STORE_TABLES: usize = 8;
+#[cfg(feature = "rdma")]
+const STORE_ROW_BYTES: usize = 64;
+#[cfg(feature = "rdma")]
+const STORE_ROWS: u64 = 10_000;
+
 /// Bytes of large values.
 const SIZES: [usize; 6] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
 
@@ -47,8 +62,12 @@ const SMALL_REQUEST: usize = 64;
 const BYTES_TO_NAME_A_ROW: usize = 24;
 
 /// What to measure the limits with.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct FloorSettings {
+    /// The limits of which transports.
+    pub transports: Vec<TransportChoice>,
+    /// A server's `HOST:PORT`, whose address says between which RDMA devices; it isn't asked for anything.
+    pub server: String,
     /// Where.
     pub cores: CorePair,
     /// How much, for each limit.
@@ -68,14 +87,17 @@ pub fn measure(settings: &FloorSettings) -> Result<Report, Failure> {
     let environment = Environment::gather();
     settings.cores.pin_client()?;
     let mut results = Vec::new();
-    gathers(settings, &mut results)?;
-    results.push(row(
-        settings,
-        vec![("limit", "ring".into())],
-        PER_CALL,
-        &mut RingRoundTrip::new(settings.cores)?,
-    )?);
-    echoes(settings, &mut results)?;
+    for transport in &settings.transports {
+        match transport {
+            TransportChoice::Tcp => echoes(settings, &mut results)?,
+            TransportChoice::Rdma => rdma(settings, &mut results)?,
+            TransportChoice::Shm | TransportChoice::Auto => {
+                gathers(settings, &mut results)?;
+                let flags = vec![("limit", "ring".into())];
+                results.push(row(settings, flags, PER_CALL, &mut RingRoundTrip::new(settings.cores)?)?);
+            }
+        }
+    }
     Ok(Report { benchmark: "floor", environment, results, history: Vec::new() })
 }
 
@@ -151,6 +173,50 @@ fn echoes(settings: &FloorSettings, results: &mut Vec<Row>) -> Result<(), Failur
     Ok(())
 }
 
+/// Lists of READs as the presets' reads are, and calls with a value and without, between the two devices of this machine that lead to the server.
+#[cfg(feature = "rdma")]
+fn rdma(settings: &FloorSettings, results: &mut Vec<Row>) -> Result<(), Failure> {
+    use rdma_call::{RdmaCall, Reads};
+    let elsewhere = || {
+        Failure::WrongUse(format!(
+            "{} isn't reached from one RDMA device of this machine to another; between two machines there are ib_read_lat and ib_send_lat",
+            settings.server
+        ))
+    };
+    // Milliseconds a round where the device is one in software.
+    let settings =
+        &FloorSettings { plan: Plan { rounds_in_a_turn: 10, ..settings.plan }, ..settings.clone() };
+    let ngram = (tables::ngram_tables(1), tables::NGRAM_ROW_BYTES);
+    let store = (tables::places([STORE_ROWS; STORE_TABLES], STORE_ROW_BYTES), STORE_ROW_BYTES);
+    for (places, row_bytes) in [ngram, store] {
+        for tokens in TOKENS {
+            let reads = places.len() as u64 * tokens;
+            let list = ReadList::new(&settings.server, places.clone(), row_bytes, tokens, settings.seed)?;
+            let flags = vec![
+                ("limit", "read-list".into()),
+                ("reads", reads.into()),
+                ("size", row_bytes.into()),
+                ("tokens", tokens.into()),
+            ];
+            results.push(row(settings, flags, ("us_per_token", tokens), &mut list.ok_or_else(elsewhere)?)?);
+        }
+    }
+    let values = SIZES
+        .into_iter()
+        .flat_map(|bytes| [("rdma-get", Reads::Near(bytes), bytes), ("rdma-put", Reads::Far(bytes), bytes)]);
+    for (limit, reads, bytes) in [("rdma-messages", Reads::Nothing, 0)].into_iter().chain(values) {
+        let mut call = RdmaCall::new(&settings.server, settings.cores, reads)?.ok_or_else(elsewhere)?;
+        let flags = vec![("limit", limit.into()), ("size", bytes.into())];
+        results.push(row(settings, flags, PER_CALL, &mut call)?);
+    }
+    Ok(())
+}
+
+#[cfg(not(feature = "rdma"))]
+fn rdma(_: &FloorSettings, _: &mut Vec<Row>) -> Result<(), Failure> {
+    Err(Failure::WrongUse(format!("--transport rdma: {}", lanner_rdma::NOT_IN_BUILD)))
+}
+
 fn gather_flags(limit: &'static str, pages: Pages, tokens: u64) -> Vec<(&'static str, Value)> {
     vec![("limit", limit.into()), ("pages", pages.label().into()), ("tokens", tokens.into())]
 }
@@ -198,7 +264,15 @@ mod tests {
         let plan = Plan { warmups: 1, rounds: 20, duration: Duration::from_secs(1), rounds_in_a_turn: 10 };
         let cores = CorePair::of_this_machine().expect("two CPUs");
         // On a thread of its own, which is what stays on one CPU.
-        let measuring = move || measure(&FloorSettings { cores, plan, cold_bytes: 8 << 20, seed: 1 });
+        let settings = FloorSettings {
+            transports: vec![TransportChoice::Shm, TransportChoice::Tcp],
+            server: String::new(),
+            cores,
+            plan,
+            cold_bytes: 8 << 20,
+            seed: 1,
+        };
+        let measuring = move || measure(&settings);
         let report = std::thread::spawn(measuring).join().expect("no panic").expect("measured");
         for row in &report.results {
             assert!((1..=20).contains(&row.iterations) && row.verified_bytes > 0, "{row:?}");

@@ -3,26 +3,88 @@
 use std::sync::Arc;
 
 use fastrand::Rng;
-use lanner_client::Client;
+use lanner_client::{Client, PutOptions, Registered, Result};
 use lanner_shared::time::Clock;
 
 use super::values::{Stored, Values, wrong_bytes};
 use crate::bench::workload::Workload;
 use crate::exit::Failure;
 
+/// Which memory values go to and come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// Any.
+    Plain,
+    /// Registered with the device that leads to the server, where there is one.
+    Registered,
+}
+
+/// Memory of a value.
+enum Buffer {
+    Plain(Vec<u8>),
+    /// Of memory that lives as long as the process: a row's few mebibytes.
+    Registered(Box<Registered<'static>>),
+    /// Registering was refused.
+    Refused(lanner_client::Error),
+}
+
+impl Buffer {
+    fn new(client: &Client, memory: Memory, value: Vec<u8>) -> Buffer {
+        match memory {
+            Memory::Plain => Buffer::Plain(value),
+            Memory::Registered => match client.register(value.leak()) {
+                Ok(registered) => Buffer::Registered(Box::new(registered)),
+                Err(error) => Buffer::Refused(error),
+            },
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Buffer::Plain(bytes) => bytes,
+            Buffer::Registered(bytes) => bytes,
+            Buffer::Refused(_) => &[],
+        }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Buffer::Plain(bytes) => bytes,
+            Buffer::Registered(bytes) => bytes,
+            Buffer::Refused(_) => &mut [],
+        }
+    }
+
+    fn get_into(&mut self, client: &Client, key: &[u8]) -> Result<u64> {
+        match self {
+            Buffer::Plain(bytes) => client.get_into(key, bytes),
+            Buffer::Registered(bytes) => bytes.get_into(key, 0..bytes.len()),
+            Buffer::Refused(error) => Err(error.clone()),
+        }
+    }
+
+    fn put(&self, client: &Client, key: &[u8]) -> Result<()> {
+        match self {
+            Buffer::Plain(bytes) => client.put(key, bytes),
+            Buffer::Registered(bytes) => bytes.put(key, 0..bytes.len(), PutOptions::default()),
+            Buffer::Refused(error) => Err(error.clone()),
+        }
+    }
+}
+
 /// Reads an object at random.
 pub struct GetCall {
     client: Client,
     stored: Arc<Stored>,
     random: Rng,
-    buffer: Vec<u8>,
+    buffer: Buffer,
 }
 
 impl GetCall {
     /// Reads of `stored`.
     #[must_use]
-    pub fn new(client: Client, stored: Arc<Stored>, seed: u64) -> GetCall {
-        let buffer = vec![0; stored.values.bytes];
+    pub fn new(client: Client, stored: Arc<Stored>, memory: Memory, seed: u64) -> GetCall {
+        let buffer = Buffer::new(&client, memory, vec![0; stored.values.bytes]);
         GetCall { client, stored, random: Rng::with_seed(seed), buffer }
     }
 }
@@ -40,10 +102,10 @@ impl Workload for GetCall {
         let number = self.random.usize(0..self.stored.keys.len());
         let key = &self.stored.keys[number];
         let before = Clock.now();
-        let bytes = self.client.get_into(key, &mut self.buffer)?;
+        let bytes = self.buffer.get_into(&self.client, key)?;
         let nanos = Clock.now().since(before).as_nanos() as u64;
-        let is_right =
-            bytes == self.buffer.len() as u64 && self.stored.values.is_stamped(number as u64, &self.buffer);
+        let read = self.buffer.bytes();
+        let is_right = bytes == read.len() as u64 && self.stored.values.is_stamped(number as u64, read);
         if is_right { Ok(nanos) } else { Err(wrong_bytes(key)) }
     }
 }
@@ -93,7 +155,7 @@ pub struct PutCall {
     client: Client,
     values: Values,
     /// The value, but for its first bytes, which each object has of its own.
-    value: Vec<u8>,
+    value: Buffer,
     next: u64,
     oldest: u64,
     most: u64,
@@ -102,14 +164,16 @@ pub struct PutCall {
 impl PutCall {
     /// Puts that keep at most `most` objects in the store.
     #[must_use]
-    pub fn new(client: Client, values: Values, most: u64) -> PutCall {
-        PutCall { client, values, value: values.value(0), next: 0, oldest: 0, most: most.max(1) }
+    pub fn new(client: Client, values: Values, memory: Memory, most: u64) -> PutCall {
+        let value = Buffer::new(&client, memory, values.value(0));
+        PutCall { client, values, value, next: 0, oldest: 0, most: most.max(1) }
     }
 
     fn stamp(&mut self) {
         let stamp = self.next.to_le_bytes();
-        let count = self.value.len().min(stamp.len());
-        self.value[..count].copy_from_slice(&stamp[..count]);
+        let value = self.value.bytes_mut();
+        let count = value.len().min(stamp.len());
+        value[..count].copy_from_slice(&stamp[..count]);
     }
 
     /// Compares the object that was stored last.
@@ -119,7 +183,7 @@ impl PutCall {
         }
         let key = self.values.key(self.next - 1);
         let value = self.client.get(&key)?;
-        if value == self.value { Ok(value.len() as u64) } else { Err(wrong_bytes(&key)) }
+        if value == self.value.bytes() { Ok(value.len() as u64) } else { Err(wrong_bytes(&key)) }
     }
 }
 
@@ -146,7 +210,7 @@ impl Workload for PutCall {
         let key = self.values.key(self.next);
         self.stamp();
         let before = Clock.now();
-        self.client.put(&key, &self.value)?;
+        self.value.put(&self.client, &key)?;
         let nanos = Clock.now().since(before).as_nanos() as u64;
         self.next += 1;
         Ok(nanos)

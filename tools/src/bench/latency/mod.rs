@@ -1,11 +1,11 @@
 //! `bench latency`: one call at a time (or several in flight, or several threads), each held against what the machine could do without
 //! a store, in turns of one run.
 //!
-//! | call | over shared memory | over TCP |
-//! |---|---|---|
-//! | `exists`, `get` and `put` below 64 KiB | round trip over a bare ring | echo of the same bytes each way |
-//! | `match` of a chain | round trip over a bare ring | echo of the same bytes each way |
-//! | `get` and `put` from 64 KiB on | `memcpy` of memory that no cache holds | transfer of the same bytes |
+//! | call | over shared memory | over TCP | over RDMA |
+//! |---|---|---|---|
+//! | `exists`, `match` of a chain | round trip over a bare ring | echo of the same bytes each way | a message each way |
+//! | `get` and `put` below 64 KiB | round trip over a bare ring | echo of the same bytes each way | a message each way and a READ of the value |
+//! | `get` and `put` from 64 KiB on | `memcpy` of memory that no cache holds | transfer of the same bytes | a message each way and a READ of the value |
 
 pub mod calls;
 pub mod chain;
@@ -33,7 +33,7 @@ use super::report::{Report, Row};
 use super::target;
 use super::workload::{Plan, Workload, alternate};
 use crate::exit::Failure;
-use calls::{ExistsCall, GetCall, PipelinedGets, PutCall};
+use calls::{ExistsCall, GetCall, Memory, PipelinedGets, PutCall};
 use chain::MatchCall;
 use values::{Stored, Values};
 
@@ -89,6 +89,8 @@ pub struct LatencySettings {
     pub chain_blocks: usize,
     /// Chains that are matched in turn.
     pub chains: usize,
+    /// Values go to and from registered memory.
+    pub registered: bool,
     /// Bytes of all values of one size together.
     pub working_set: u64,
     /// How much, for each row.
@@ -171,6 +173,9 @@ fn row(settings: &LatencySettings, client: &Client, case: Case) -> Result<Row, F
         ("threads", settings.threads.into()),
         ("depth", depth.into()),
     ];
+    if settings.registered {
+        varied.push(("registered", true.into()));
+    }
     if case.op == Op::Match {
         varied.push(("chains", settings.chains.into()));
         varied.push(("chain-blocks", settings.chain_blocks.into()));
@@ -219,17 +224,18 @@ fn product(
 ) -> Box<dyn Workload> {
     let client = client.clone();
     let depth = settings.depth_of(case.op);
+    let memory = if settings.registered { Memory::Registered } else { Memory::Plain };
     match (case.op, stored) {
         (Op::Match, _) => Box::new(MatchCall::new(client, (settings.chains, settings.chain_blocks), seed)),
         (Op::Exists, Some(stored)) => Box::new(ExistsCall::new(client, stored.clone(), seed)),
         (Op::Get, Some(stored)) if depth > 1 => {
             Box::new(PipelinedGets::new(client, stored.clone(), depth, seed))
         }
-        (Op::Get, Some(stored)) => Box::new(GetCall::new(client, stored.clone(), seed)),
+        (Op::Get, Some(stored)) => Box::new(GetCall::new(client, stored.clone(), memory, seed)),
         (Op::Put, _) | (_, None) => {
             // Each thread has keys of its own.
             let values = Values { run: fastrand::u64(..), ..values };
-            Box::new(PutCall::new(client, values, settings.objects(case.bytes)))
+            Box::new(PutCall::new(client, values, memory, settings.objects(case.bytes)))
         }
     }
 }
@@ -248,7 +254,7 @@ fn one_thread(
     let verified_bytes = product.prepare()?;
     let mut floor = match case.transport {
         _ if depth > 1 => None,
-        TransportChoice::Rdma => read_of(client, case, settings.seed)?,
+        TransportChoice::Rdma => rdma_call(settings, client, case)?,
         _ if target::is_local(client) => Some(floor_of(settings, case, count)?),
         _ => None,
     };
@@ -281,16 +287,24 @@ fn plan_for(plan: Plan, case: Case) -> Plan {
     Plan { rounds_in_a_turn, ..plan }
 }
 
-/// For a value over RDMA, one READ of as many bytes by a bare loop, if this machine has both devices. A get asks first: that is another
-/// round trip, which `ib_send_lat` measures.
-fn read_of(client: &Client, case: Case, seed: u64) -> Result<Option<Box<dyn Workload>>, Failure> {
+/// Bare messages there and back, and a READ of the value by the side that wants it, if this machine has both devices.
+fn rdma_call(
+    settings: &LatencySettings,
+    client: &Client,
+    case: Case,
+) -> Result<Option<Box<dyn Workload>>, Failure> {
     #[cfg(feature = "rdma")]
-    if let (Op::Get, Some(server)) = (case.op, client.servers().first()) {
-        let places = super::floor::tables::places([1], case.bytes);
-        let list = super::floor::read_list::ReadList::new(&server.address, places, case.bytes, 1, seed)?;
-        return Ok(list.map(|list| Box::new(list) as Box<dyn Workload>));
+    if let Some(server) = client.servers().first() {
+        use super::floor::rdma_call::{RdmaCall, Reads};
+        let reads = match case.op {
+            Op::Get => Reads::Near(case.bytes),
+            Op::Put => Reads::Far(case.bytes),
+            Op::Exists | Op::Match => Reads::Nothing,
+        };
+        let call = RdmaCall::new(&server.address, settings.cores, reads)?;
+        return Ok(call.map(|call| Box::new(AfterQuiet(call)) as Box<dyn Workload>));
     }
-    let _ = (client, case, seed);
+    let _ = (settings, client, case);
     Ok(None)
 }
 

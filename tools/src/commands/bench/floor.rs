@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use clap::Args;
+use lanner_client::{ClientConfig, TransportChoice};
 
 use super::{CommonArguments, finish};
 use crate::bench::floor::cores::CorePair;
@@ -17,6 +18,9 @@ use crate::exit::{ExitStatus, Failure};
 pub struct FloorArguments {
     #[command(flatten)]
     common: CommonArguments,
+    /// Transports whose limits to measure; rdma between the two devices of this machine that lead to the server of the URL and back
+    #[arg(long, value_delimiter = ',', default_value = "shm,tcp", value_name = "shm,tcp,rdma")]
+    transport: Vec<TransportChoice>,
     /// Rounds of each limit to record, at most
     #[arg(long, default_value_t = 20_000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     iterations: u64,
@@ -35,16 +39,21 @@ pub struct FloorArguments {
 ///
 /// # Errors
 /// What kept it from measuring or from writing its report.
-pub fn run(arguments: &FloorArguments, json: bool) -> Result<ExitStatus, Failure> {
-    let report = floor::measure(&settings(arguments)?)?;
+pub fn run(arguments: &FloorArguments, url: &str, json: bool) -> Result<ExitStatus, Failure> {
+    let report = floor::measure(&settings(arguments, url)?)?;
     finish(&report, &arguments.common, json)
 }
 
-fn settings(arguments: &FloorArguments) -> Result<FloorSettings, Failure> {
+fn settings(arguments: &FloorArguments, url: &str) -> Result<FloorSettings, Failure> {
+    let servers = url.parse::<ClientConfig>()?.servers;
     let cold_bytes = arguments.cold_memory.as_u64();
     let available = probes::memory().available;
     // The rest of the machine keeps a tenth.
-    if cold_bytes > available / 10 * 9 {
+    let is_used = arguments
+        .transport
+        .iter()
+        .any(|transport| !matches!(transport, TransportChoice::Tcp | TransportChoice::Rdma));
+    if is_used && cold_bytes > available / 10 * 9 {
         let (wanted, available) =
             (arguments.cold_memory.display().iec(), ByteSize(available).display().iec());
         return Err(Failure::WrongUse(format!(
@@ -58,5 +67,12 @@ fn settings(arguments: &FloorArguments) -> Result<FloorSettings, Failure> {
         rounds_in_a_turn: 100,
     };
     let cores = arguments.common.cores.map_or_else(CorePair::of_this_machine, Ok)?;
-    Ok(FloorSettings { cores, plan, cold_bytes, seed: arguments.common.seed })
+    Ok(FloorSettings {
+        transports: arguments.transport.clone(),
+        server: servers.first().map_or_else(String::new, |server| server.to_string()),
+        cores,
+        plan,
+        cold_bytes,
+        seed: arguments.common.seed,
+    })
 }

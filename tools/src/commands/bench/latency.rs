@@ -39,6 +39,9 @@ pub struct LatencyArguments {
     /// Chains that match asks for in turn. A shard keeps answers about hundreds of them; with more, each block is looked up again
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
     chains: u16,
+    /// Read gets to and put from memory that is registered with the RDMA device
+    #[arg(long)]
+    registered: bool,
     /// Time for each row, its limit included
     #[arg(long, default_value = "5s", value_name = "TIME", value_parser = humantime::parse_duration)]
     duration: Duration,
@@ -71,6 +74,7 @@ pub fn run(arguments: &LatencyArguments, url: &str, json: bool) -> Result<ExitSt
     let settings = LatencySettings {
         url: url.to_owned(),
         transports: arguments.transport.clone(),
+        registered: arguments.registered,
         ops: arguments.op.clone(),
         sizes: arguments.size.iter().map(size).collect::<Result<_, _>>()?,
         threads: usize::from(arguments.threads),

@@ -58,7 +58,7 @@ pub struct CommonArguments {
 /// What kept it from measuring or from writing its report.
 pub fn run(command: &BenchCommand, url: &str, json: bool) -> Result<ExitStatus, Failure> {
     match command {
-        BenchCommand::Floor(arguments) => floor::run(arguments, json),
+        BenchCommand::Floor(arguments) => floor::run(arguments, url, json),
         BenchCommand::Latency(arguments) => latency::run(arguments, url, json),
         BenchCommand::Engram(arguments) => engram::run(arguments, url, json),
         BenchCommand::Eviction(arguments) => eviction::run(arguments, json),
