@@ -8,7 +8,7 @@ use crate::lane::{Lane, Route};
 use crate::snapshot::ranges::{Range, Ranges};
 use crate::snapshot::{Entry, Freshness, Snapshot};
 use lanner_shared::wire::read::{EpochCheck, ReadBody, SegmentRange};
-use lanner_shared::wire::{MAX_BATCH, MAX_BODY_BYTES, Opcode, body};
+use lanner_shared::wire::{MAX_BATCH, MAX_BODY_BYTES, Opcode, SHORT_BYTES_OF_FRAME, body, short_bytes};
 use lanner_shared::{Error, Result};
 use std::task::Poll;
 use zerocopy::IntoBytes;
@@ -37,6 +37,8 @@ struct Part {
     indices: Vec<u32>,
     /// The same as they travel.
     wire: Vec<SegmentRange>,
+    /// Bytes of the short ones together.
+    short_bytes: u64,
     runs: Runs,
 }
 
@@ -47,8 +49,14 @@ impl Part {
             source,
             indices: Vec::with_capacity(ranges),
             wire: Vec::with_capacity(ranges),
+            short_bytes: 0,
             runs: Runs::default(),
         }
+    }
+
+    #[inline]
+    fn has_room(&self) -> bool {
+        self.indices.len() < MAX_RANGES && self.short_bytes < SHORT_BYTES_OF_FRAME
     }
 
     #[inline]
@@ -60,6 +68,7 @@ impl Part {
             segment_offset: (entry.value_offset + range.source_offset).into(),
             length: range.length.into(),
         });
+        self.short_bytes += short_bytes(range.length);
         self.runs.push(range);
     }
 }
@@ -83,7 +92,7 @@ impl<'a> ReadCall<'a> {
                 continue;
             }
             match parts.iter_mut().rev().find(|part| part.source == entry.source) {
-                Some(part) if part.indices.len() < MAX_RANGES => part.push(index, &range, entry),
+                Some(part) if part.has_room() => part.push(index, &range, entry),
                 _ => {
                     let mut part = Part::new(entry.source, details.route, expected);
                     part.push(index, &range, entry);

@@ -6,7 +6,7 @@ use crate::client::ClientInner;
 use crate::lane::{Lane, Route};
 use crate::snapshot::ranges::{Range, Ranges};
 use lanner_shared::wire::read_ranges::{KeyRange, ReadRangesBody};
-use lanner_shared::wire::{MAX_BATCH, MAX_BODY_BYTES, Opcode, body, keys};
+use lanner_shared::wire::{MAX_BATCH, MAX_BODY_BYTES, Opcode, SHORT_BYTES_OF_FRAME, body, keys, short_bytes};
 use lanner_shared::{Error, KeyHash, Result, key};
 use std::task::Poll;
 
@@ -26,6 +26,8 @@ struct Part {
     /// Places among the caller's ranges.
     ranges: Vec<u32>,
     body_bytes: usize,
+    /// Bytes of the short ranges together.
+    short_bytes: u64,
     runs: Runs,
 }
 
@@ -57,6 +59,7 @@ impl<'a, K: AsRef<[u8]>> ReadRangesCall<'a, K> {
             };
             parts[part].ranges.push(index as u32);
             parts[part].runs.push(range);
+            parts[part].short_bytes += short_bytes(range.length);
             parts[part].body_bytes += size_of::<KeyRange>();
         }
         Ok(ReadRangesCall { batch, ranges, target, parts })
@@ -73,6 +76,7 @@ fn open_part(parts: &mut Vec<Part>, route: Route, bytes: usize) -> usize {
                 keys: Vec::new(),
                 ranges: Vec::new(),
                 body_bytes: size_of::<ReadRangesBody>(),
+                short_bytes: 0,
                 runs: Runs::default(),
             });
             parts.len() - 1
@@ -82,7 +86,9 @@ fn open_part(parts: &mut Vec<Part>, route: Route, bytes: usize) -> usize {
 
 impl Part {
     fn has_room(&self, bytes: usize) -> bool {
-        self.body_bytes + bytes <= MAX_BODY_BYTES && self.ranges.len() < MAX_BATCH
+        self.body_bytes + bytes <= MAX_BODY_BYTES
+            && self.ranges.len() < MAX_BATCH
+            && self.short_bytes < SHORT_BYTES_OF_FRAME
     }
 }
 

@@ -47,7 +47,7 @@ mod warm;
 #[cfg(test)]
 mod model_test;
 #[cfg(test)]
-mod test_support;
+pub(crate) mod test_support;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::AtomicU32;

@@ -55,5 +55,17 @@ pub const MAX_VERSION: u8 = 1;
 pub const MAX_BODY_BYTES: usize = 1 << 20;
 /// The most keys or ranges in one frame.
 pub const MAX_BATCH: usize = u16::MAX as usize;
+/// Ranges shorter than this are copied by the server, longer ones sent from where they lie.
+pub const SHORT_RANGE_BYTES: u64 = 1024;
+/// Clients begin a new frame when the short ranges of one have as many bytes together: the server copies those of one frame while those of
+/// the last are on their way. It takes more, and sends the rest from where it lies, which is slower.
+pub const SHORT_BYTES_OF_FRAME: u64 = 256 << 10;
+
+/// What a range counts for [`SHORT_BYTES_OF_FRAME`].
+#[inline]
+#[must_use]
+pub const fn short_bytes(length: u64) -> u64 {
+    if length < SHORT_RANGE_BYTES { length } else { 0 }
+}
 
 const _: () = assert!(MAX_BODY_BYTES < 1 << 24, "the header has 24 bits for the length of a body");
