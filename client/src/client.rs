@@ -74,8 +74,9 @@ impl ClientInner {
         self.cluster.servers().get(usize::from(route.server)).map_or("?", |server| &*server.address).into()
     }
 
-    pub fn connect_to(&self, route: Route, serial: u64) -> Result<Connection> {
-        let caller = Caller { config: &self.config, client_id: self.id };
+    /// Makes a connection. Blocks until `until` at the latest.
+    pub fn connect_to(&self, route: Route, serial: u64, until: Instant) -> Result<Connection> {
+        let caller = Caller { config: &self.config, client_id: self.id, until };
         self.cluster.servers()[usize::from(route.server)].connect(caller, route.shard, serial)
     }
 }
@@ -131,7 +132,7 @@ impl Client {
             reason: error.to_string().into(),
         })?;
         let id = u64::from_le_bytes(id);
-        let cluster = Cluster::meet(Caller { config: &config, client_id: id })?;
+        let cluster = Cluster::meet(&config, id)?;
         Ok(Client { inner: Arc::new(ClientInner { id, config, cluster }) })
     }
 

@@ -3,7 +3,7 @@
 //! Everything here is set-up: it may block, allocate and take a lock. The data path reads two atomics ([`Server::shards`]
 //! and nothing else) and the connections of its own lane.
 
-use crate::config::TransportChoice;
+use crate::config::{ClientConfig, TransportChoice};
 use crate::connection::backoff::Backoff;
 use crate::connection::handshake::{self, Caller};
 use crate::connection::rdma::join;
@@ -14,7 +14,7 @@ use crate::mapping::Mapping;
 use crate::placement::{Candidate, server_of};
 use crate::watcher::ServerLife;
 use lanner_rdma::choice::RdmaChoice;
-use lanner_shared::time::Clock;
+use lanner_shared::time::{Clock, Instant};
 use lanner_shared::wire::hello::{ANY_SHARD, Welcome};
 use lanner_shared::{Error, KeyHash, Result, ShardId};
 use std::net::TcpStream;
@@ -53,14 +53,17 @@ struct Setup {
     rdma_backoff: Arc<Backoff>,
     /// Whether it was reached over RDMA in this life.
     had_rdma: bool,
+    /// When the last attempt to connect failed, and why.
+    failed: Option<(Instant, Error)>,
 }
 
 impl Cluster {
-    /// Meets all servers of `caller`'s configuration: placement needs the id and the size of each.
-    pub fn meet(caller: Caller<'_>) -> Result<Cluster> {
+    /// Meets all servers of `config`: placement needs the id and the size of each.
+    pub fn meet(config: &ClientConfig, client_id: u64) -> Result<Cluster> {
         let mut cluster = Cluster { servers: Vec::new(), candidates: Vec::new() };
-        for address in &caller.config.servers {
+        for address in &config.servers {
             let address: Arc<str> = Arc::from(&**address);
+            let caller = Caller { config, client_id, until: Clock.now().plus(config.attempt_timeout()) };
             let (_, welcome) = handshake::connect_tcp(caller, &address, ANY_SHARD, 0)?;
             let candidate = Candidate {
                 server_id: welcome.server_id.get(),
@@ -127,16 +130,36 @@ impl Server {
                 rdma_domain: None,
                 rdma_backoff: Arc::default(),
                 had_rdma: false,
+                failed: None,
             }),
             #[cfg(feature = "simulation")]
             network: None,
         }
     }
 
-    /// Makes a connection to `shard` over the best transport that `config` allows and the server offers.
+    /// Makes a connection to `shard` over the best transport that `config` allows and the server offers. Threads do so one after the other; those
+    /// that waited for one that failed fail with it, or each would wait for those before it and then for its own time-out.
     pub fn connect(&self, caller: Caller<'_>, shard: u16, serial: u64) -> Result<Connection> {
+        let began = Clock.now();
         // A thread that panicked here left a whole `Setup` behind: each of its steps replaces fields as a unit.
         let mut setup = self.setup.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some((failed, error)) = &setup.failed
+            && *failed > began
+        {
+            return Err(error.clone());
+        }
+        let outcome = self.connect_alone(&mut setup, caller, shard, serial);
+        setup.failed = outcome.as_ref().err().map(|error| (Clock.now(), error.clone()));
+        outcome
+    }
+
+    fn connect_alone(
+        &self,
+        setup: &mut Setup,
+        caller: Caller<'_>,
+        shard: u16,
+        serial: u64,
+    ) -> Result<Connection> {
         #[cfg(feature = "simulation")]
         if let Some(network) = &self.network {
             let joined = network.connect(shard)?;
@@ -146,7 +169,9 @@ impl Server {
         }
         let choice = caller.config.transport;
         let takes_shm = matches!(choice, TransportChoice::Auto | TransportChoice::Shm);
-        if takes_shm && let Ok(connection) = self.connect_shm(caller, &mut setup, shard, serial) {
+        // A socket of this host that nobody accepts at leaves time for the network.
+        let locally = caller.with_half_the_time();
+        if takes_shm && let Ok(connection) = self.connect_shm(locally, setup, shard, serial) {
             return Ok(connection);
         }
         // Over TCP the server says what it is now; it may have been started again since.
@@ -155,13 +180,13 @@ impl Server {
         self.shards.store(welcome.shards.get(), Ordering::Relaxed);
         match choice {
             TransportChoice::Tcp => handshake::over_tcp(&self.address, stream, &welcome, serial),
-            TransportChoice::Shm => self.connect_shm(caller, &mut setup, shard, serial),
-            TransportChoice::Rdma => self.connect_rdma(caller, &mut setup, stream, serial),
+            TransportChoice::Shm => self.connect_shm(caller, setup, shard, serial),
+            TransportChoice::Rdma => self.connect_rdma(caller, setup, stream, serial),
             TransportChoice::Auto => {
-                if let Ok(connection) = self.connect_shm(caller, &mut setup, shard, serial) {
+                if let Ok(connection) = self.connect_shm(caller, setup, shard, serial) {
                     return Ok(connection);
                 }
-                self.connect_rdma_or_tcp(caller, &mut setup, stream, serial)
+                self.connect_rdma_or_tcp(caller, setup, stream, serial)
             }
         }
     }

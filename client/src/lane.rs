@@ -36,6 +36,8 @@ pub(crate) struct Lane {
     connections: Vec<Vec<Option<Box<Connection>>>>,
     pauses: Vec<Pause>,
     next_serial: u64,
+    /// When the call that is being polled began to connect, if it did: what its deadline counts from.
+    connecting_since: Option<Instant>,
     /// Connections made and ended, and the frames of those that ended.
     changes: u64,
 }
@@ -73,6 +75,7 @@ fn open_lane(client: &Arc<ClientInner>, lanes: &mut Vec<(u64, Rc<RefCell<Lane>>)
         connections: std::iter::repeat_with(Vec::new).take(servers).collect(),
         pauses: vec![Pause::default(); servers],
         next_serial: 1,
+        connecting_since: None,
         changes: 0,
     }));
     lanes.push((client.id(), lane.clone()));
@@ -102,7 +105,8 @@ pub fn forget_lanes() {
 }
 
 impl Lane {
-    /// The connection to `route`, made if there is none. Blocks while it's being made.
+    /// The connection to `route`, made if there is none. Blocks while it's being made: for the shorter of `connect_timeout` and `timeout`
+    /// at most, for all connections that a call makes together.
     #[inline]
     pub fn connection(&mut self, client: &ClientInner, route: Route) -> Result<&mut Connection> {
         debug_assert_eq!(self.client_id, client.id());
@@ -144,7 +148,8 @@ impl Lane {
     fn upgrade(&mut self, client: &ClientInner, route: Route) {
         let serial = self.next_serial;
         self.next_serial += 1;
-        let made = client.connect_to(route, serial);
+        let until = self.connect_until(client);
+        let made = client.connect_to(route, serial, until);
         let Some(connection) = self.open_connection(route) else { return };
         match made {
             Ok(better) => {
@@ -153,6 +158,24 @@ impl Lane {
             }
             Err(_) => connection.upgrade_at = Some(Clock.now().plus(LONGEST_PAUSE)),
         }
+    }
+
+    /// Before the first poll of a call that is waited for, and before each of one that isn't.
+    #[inline]
+    pub fn begin_poll(&mut self) {
+        self.connecting_since = None;
+    }
+
+    /// When the call that is being polled began to connect, if it did.
+    #[inline]
+    pub fn connecting_since(&self) -> Option<Instant> {
+        self.connecting_since
+    }
+
+    /// When attempts to connect within this call end, all together.
+    fn connect_until(&mut self, client: &ClientInner) -> Instant {
+        let since = *self.connecting_since.get_or_insert_with(|| Clock.now());
+        since.plus(client.config().attempt_timeout())
     }
 
     fn end(&mut self, route: Route) {
@@ -179,7 +202,8 @@ impl Lane {
         }
         let serial = self.next_serial;
         self.next_serial += 1;
-        let outcome = client.connect_to(route, serial);
+        let until = self.connect_until(client);
+        let outcome = client.connect_to(route, serial, until);
         let pause = &mut self.pauses[server];
         match outcome {
             Ok(connection) => {
@@ -193,8 +217,10 @@ impl Lane {
                 Ok(())
             }
             Err(error) => {
+                let failed = Clock.now();
                 pause.length = (pause.length * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
-                pause.until = Clock.now().plus(pause.length);
+                // A frozen server costs a whole attempt. Calls must not spend most of their time on those.
+                pause.until = failed.plus(pause.length.max(failed.since(now)));
                 pause.error = Some(error.clone());
                 Err(error)
             }

@@ -57,7 +57,10 @@ impl<'a, T> Pending<'a, T> {
     fn advance(&mut self) -> Poll<Result<()>> {
         let Some(call) = self.call.as_mut() else { return Poll::Pending };
         let inner = &self.client.inner;
-        with_lane(inner, |lane| call.poll(lane, inner))
+        with_lane(inner, |lane| {
+            lane.begin_poll();
+            call.poll(lane, inner)
+        })
     }
 
     /// Moves the call on without waiting. Ready once; after that it's pending for ever.

@@ -329,14 +329,16 @@ pub(crate) fn give_up(lane: &mut Lane, call: &mut dyn Call) {
 }
 
 fn run_on(client: &Arc<ClientInner>, lane: &mut Lane, call: &mut dyn Call) -> Result<()> {
+    lane.begin_poll();
     // The fast path looks at no clock: over shared memory the answer is there within a few hundred polls.
     if let Poll::Ready(outcome) = call.poll(lane, client) {
         return outcome;
     }
     let config = client.config();
-    let started = Clock.now();
+    let now = Clock.now();
+    let started = lane.connecting_since().unwrap_or(now);
     let deadline = started.plus(config.timeout);
-    let spin_until = started.plus(config.spin);
+    let spin_until = now.plus(config.spin);
     let mut seen = None;
     loop {
         for _ in 0..POLLS_PER_LOOK {

@@ -1,4 +1,5 @@
-//! Making a connection: resolve, connect, say hello, answer a challenge, and take over shared memory. Blocks, with a deadline.
+//! Making a connection: resolve, connect, say hello, answer a challenge, and take over shared memory. Blocks, until [`Caller::until`] at the
+//! latest, whatever the peer does or doesn't. Only the resolving of a name has the time-outs of the system's resolver.
 
 use super::shm::{Granted, ShmTransport};
 use super::tcp::TcpTransport;
@@ -13,13 +14,19 @@ use lanner_shared::shm::lane_page::{REPLY_LINES, REQUEST_LINES, STAGING_BYTES};
 use lanner_shared::time::{Clock, Instant};
 use lanner_shared::wire::hello::{ANY_SHARD, AuthProof, HELLO_MAGIC, Hello, Welcome};
 use lanner_shared::{Error, Result, ShardId};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix, SocketFlags,
+    SocketType,
+};
 use std::io::{ErrorKind, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -29,6 +36,41 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 pub(crate) struct Caller<'a> {
     pub config: &'a ClientConfig,
     pub client_id: u64,
+    /// When the attempt ends: over shared memory, TCP and RDMA together.
+    pub until: Instant,
+}
+
+impl Caller<'_> {
+    /// The same with half of the time that is left.
+    pub fn with_half_the_time(self) -> Self {
+        let now = Clock.now();
+        Caller { until: now.plus(self.until.since(now) / 2), ..self }
+    }
+
+    /// What is left of the time, to be given to a socket, which takes zero for no limit.
+    fn time_left(&self) -> Duration {
+        self.until.since(Clock.now()).max(Duration::from_millis(1))
+    }
+}
+
+/// What a handshake is talked over.
+trait Stream: Read + Write {
+    /// Each read and write takes at most as long.
+    fn set_timeouts(&self, timeout: Duration) -> std::io::Result<()>;
+}
+
+impl Stream for TcpStream {
+    fn set_timeouts(&self, timeout: Duration) -> std::io::Result<()> {
+        self.set_read_timeout(Some(timeout))?;
+        self.set_write_timeout(Some(timeout))
+    }
+}
+
+impl Stream for UnixStream {
+    fn set_timeouts(&self, timeout: Duration) -> std::io::Result<()> {
+        self.set_read_timeout(Some(timeout))?;
+        self.set_write_timeout(Some(timeout))
+    }
 }
 
 /// Connects to `shard` of `server` (HOST:PORT) over TCP.
@@ -44,7 +86,7 @@ pub(crate) fn connect_tcp(
 
 /// The same, for a connection that is to become another one: a stream that has finished its handshake and blocks with a time-out.
 pub(crate) fn open_tcp(caller: Caller<'_>, server: &Arc<str>, shard: u16) -> Result<(TcpStream, Welcome)> {
-    let mut stream = connect_any(server, caller.config.attempt_timeout())?;
+    let mut stream = connect_any(caller, server)?;
     let welcome = introduce(caller, &mut stream, shard).map_err(|error| at(server, error))?;
     Ok((stream, welcome))
 }
@@ -122,11 +164,22 @@ pub(crate) fn connect_watch(caller: Caller<'_>, server: &Arc<str>, welcome: &Wel
 
 fn connect_unix(caller: Caller<'_>, server: &Arc<str>, welcome: &Welcome) -> Result<UnixStream> {
     let path = welcome.socket_path().ok_or_else(|| unreachable(server, &"it offers no shared memory"))?;
-    let path = std::path::Path::new(std::ffi::OsStr::from_bytes(path));
-    let socket = UnixStream::connect(path)
-        .map_err(|error| unreachable(server, &format_args!("{} (shared memory): {error}", path.display())))?;
-    set_timeouts(&socket, caller.config.attempt_timeout()).map_err(|error| unreachable(server, &error))?;
-    Ok(socket)
+    let path = Path::new(std::ffi::OsStr::from_bytes(path));
+    connect_to_path(path, caller.time_left())
+        .map_err(|error| unreachable(server, &format_args!("{} (shared memory): {error}", path.display())))
+}
+
+/// [`UnixStream::connect`] with a time-out: a server that accepts nothing lets those who connect wait once its backlog is full.
+fn connect_to_path(path: &Path, timeout: Duration) -> std::io::Result<UnixStream> {
+    let address = SocketAddrUnix::new(path)?;
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // For such a socket the time-out for sending is that for connecting too.
+    set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;
+    match rustix::net::connect(&socket, &address) {
+        Err(Errno::AGAIN) => Err(ErrorKind::TimedOut.into()),
+        outcome => outcome.map(|()| socket.into()).map_err(Into::into),
+    }
 }
 
 /// Another server may listen at a path of the same name, in another container say.
@@ -137,12 +190,12 @@ fn same_boot(server: &Arc<str>, remote: &Welcome, local: &Welcome) -> Result<()>
     Err(unreachable(server, &"another server answers at its shared-memory socket; it runs on another host"))
 }
 
-fn connect_any(server: &Arc<str>, timeout: Duration) -> Result<TcpStream> {
+fn connect_any(caller: Caller<'_>, server: &Arc<str>) -> Result<TcpStream> {
     let addresses: Vec<SocketAddr> =
         server.to_socket_addrs().map_err(|error| unreachable(server, &error))?.collect();
     let mut last = unreachable(server, &"its name has no address");
     for address in addresses {
-        match TcpStream::connect_timeout(&address, timeout).and_then(|stream| prepare(stream, timeout)) {
+        match TcpStream::connect_timeout(&address, caller.time_left()).and_then(prepare) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = unreachable(server, &error),
         }
@@ -150,40 +203,33 @@ fn connect_any(server: &Arc<str>, timeout: Duration) -> Result<TcpStream> {
     Err(last)
 }
 
-fn prepare(stream: TcpStream, timeout: Duration) -> std::io::Result<TcpStream> {
+fn prepare(stream: TcpStream) -> std::io::Result<TcpStream> {
     stream.set_nodelay(true)?;
     // A path that silently drops an idle connection is noticed within 30 seconds, and before that by the call's deadline.
     rustix::net::sockopt::set_socket_keepalive(&stream, true)?;
     rustix::net::sockopt::set_tcp_keepidle(&stream, Duration::from_secs(15))?;
     rustix::net::sockopt::set_tcp_keepintvl(&stream, Duration::from_secs(5))?;
     rustix::net::sockopt::set_tcp_keepcnt(&stream, 3)?;
-    stream.set_read_timeout(Some(timeout))?;
-    stream.set_write_timeout(Some(timeout))?;
     Ok(stream)
 }
 
-fn set_timeouts(socket: &UnixStream, timeout: Duration) -> std::io::Result<()> {
-    socket.set_read_timeout(Some(timeout))?;
-    socket.set_write_timeout(Some(timeout))
-}
-
 /// Says hello and answers the challenge, if there is one.
-fn introduce(caller: Caller<'_>, stream: &mut (impl Read + Write), shard: u16) -> Result<Welcome> {
+fn introduce(caller: Caller<'_>, stream: &mut impl Stream, shard: u16) -> Result<Welcome> {
     let config = caller.config;
     let tenant = config.tenant.as_bytes();
+    stream.set_timeouts(caller.time_left()).map_err(talking)?;
     stream.write_all(Hello::new(tenant, caller.client_id, shard).as_bytes()).map_err(talking)?;
-    let until = Clock.now().plus(config.attempt_timeout());
-    let welcome = read_welcome(stream, until)?;
+    let welcome = read_welcome(caller, stream)?;
     if welcome.challenge == [0; auth::CHALLENGE_BYTES] {
         return Ok(welcome);
     }
     let proof = auth::proof(config.token.as_bytes(), &welcome.challenge, tenant, caller.client_id);
     stream.write_all(AuthProof { magic: HELLO_MAGIC, proof }.as_bytes()).map_err(talking)?;
-    read_welcome(stream, until)
+    read_welcome(caller, stream)
 }
 
-/// Reads a welcome. The stream's own time-out bounds each read; `until` bounds all of them, for a peer that sends a byte now and then.
-fn read_welcome(stream: &mut impl Read, until: Instant) -> Result<Welcome> {
+/// Reads a welcome, also from a peer that sends a byte now and then. What is read next has the rest of the time.
+fn read_welcome(caller: Caller<'_>, stream: &mut impl Stream) -> Result<Welcome> {
     let mut welcome: Welcome = FromZeros::new_zeroed();
     let mut rest = welcome.as_mut_bytes();
     while !rest.is_empty() {
@@ -193,9 +239,10 @@ fn read_welcome(stream: &mut impl Read, until: Instant) -> Result<Welcome> {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Err(talking(error)),
         }
-        if !rest.is_empty() && Clock.now() >= until {
+        if Clock.now() >= caller.until {
             return Err(talking(ErrorKind::TimedOut.into()));
         }
+        stream.set_timeouts(caller.time_left()).map_err(talking)?;
     }
     welcome.check()?;
     Ok(welcome)
@@ -251,5 +298,24 @@ pub(crate) fn at(server: &Arc<str>, error: Error) -> Error {
     match error {
         Error::System { what, reason } => unreachable(server, &format_args!("{what}: {reason}")),
         said => said,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_that_nobody_accepts_at_costs_no_more_than_the_time_out() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let listener = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        rustix::net::bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        rustix::net::listen(&listener, 1).unwrap();
+        let began = Clock.now();
+        let waiting: Vec<_> = (0..4).map(|_| connect_to_path(&path, Duration::from_millis(50))).collect();
+        assert!(waiting[0].is_ok());
+        assert_eq!(waiting[3].as_ref().unwrap_err().kind(), ErrorKind::TimedOut);
+        assert!(Clock.now().since(began) < Duration::from_secs(2));
     }
 }

@@ -6,6 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
+use lanner_client::Client;
 use lanner_shared::time::Clock;
 
 /// Flags that keep a server small and away from others.
@@ -104,6 +105,43 @@ fn it_says_when_it_is_ready_and_drains() {
 }
 
 /// Shows that one SIGINT drains, and that a second one ends a server that would still wait for its clients.
+/// A call that found its server stopped waited for the time-out once for shared memory, once for TCP, and then for its own; and for ever where
+/// too many waited at the server's socket already. Shows that it waits for one time-out in all, also beside other threads, that the call
+/// behind it fails at once, and that all is well when the server goes on.
+#[test]
+fn a_stopped_server_costs_no_more_than_the_time_out() {
+    for transport in ["auto", "shm", "tcp"] {
+        let server = Served::start(&[]);
+        let url = format!("lanner://{}?transport={transport}&timeout=400ms", server.field("listen"));
+        let client = Client::connect(&url).expect("a server that answers");
+        client.put(b"key", b"value").expect("stored");
+        server.signal(libc::SIGSTOP);
+        // A thread has connections of its own, so that each connects anew.
+        let attempts = |threads: usize| {
+            std::thread::scope(|scope| {
+                let attempt = || {
+                    let began = Clock.now();
+                    let refused = client.get(b"key").expect_err("nobody answers");
+                    let first = Clock.now().since(began);
+                    let again = client.get(b"key").expect_err("nobody answers");
+                    (first, Clock.now().since(began).saturating_sub(first), refused, again)
+                };
+                let threads: Vec<_> = (0..threads).map(|_| scope.spawn(attempt)).collect();
+                threads.into_iter().map(|thread| thread.join().expect("no panic")).collect::<Vec<_>>()
+            })
+        };
+        for (first, second, refused, again) in attempts(20) {
+            assert!(first < Duration::from_millis(900), "{transport}: {first:?}: {refused}");
+            assert!(second < Duration::from_millis(100), "{transport}: {second:?}: {again}");
+        }
+        server.signal(libc::SIGCONT);
+        let began = Clock.now();
+        while client.get(b"key").ok().is_none_or(|value| value != b"value") {
+            assert!(Clock.now().since(began) < Duration::from_secs(10), "{transport}");
+        }
+    }
+}
+
 #[test]
 fn a_second_interrupt_ends_it_at_once() {
     let mut server = Served::start(&[]);
