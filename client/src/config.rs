@@ -123,6 +123,9 @@ impl FromStr for ClientConfig {
     }
 }
 
+/// In less, not even a connection is made.
+const SHORTEST_TIMEOUT: Duration = Duration::from_millis(1);
+
 impl ClientConfig {
     /// How long one attempt to connect may take: a call that finds its server frozen must not wait longer than it may in all.
     pub(crate) fn attempt_timeout(&self) -> Duration {
@@ -142,6 +145,9 @@ impl ClientConfig {
                 self.timeout = humantime::parse_duration(value).map_err(|error| {
                     invalid(format!("timeout '{value}': {error}; write it as 5s or 200ms"))
                 })?;
+                if self.timeout < SHORTEST_TIMEOUT {
+                    return Err(invalid(format!("timeout '{value}' is shorter than 1ms")));
+                }
             }
             "spin" => {
                 self.spin = humantime::parse_duration(value)

@@ -87,7 +87,7 @@ pub enum Error {
     },
     /// No room, and nothing that may be evicted yet.
     #[error(
-        "the shard is full: {needed} bytes wanted, {leased} leased, {pinned} pinned; the next lease ends in {retry_ms} ms: try again then, unpin, or give the server more --memory"
+        "the shard is full: {needed} bytes wanted, {leased} leased, {pinned} pinned; {}", way_out_of_full(*retry_ms)
     )]
     StoreFull {
         /// Bytes that the put asked for.
@@ -315,6 +315,13 @@ pub struct WireError {
     pub code: u16,
     /// The fields of the error in the order of their declaration.
     pub numbers: [u64; 4],
+}
+
+fn way_out_of_full(retry_ms: u64) -> String {
+    match retry_ms {
+        0 => "no lease ends soon: remove pinned objects, wait for the end of their --ttl, or give the server more --memory".to_owned(),
+        _ => format!("the next lease ends in {retry_ms} ms: try again then, unpin, or give the server more --memory"),
+    }
 }
 
 impl Error {

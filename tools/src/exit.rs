@@ -58,6 +58,9 @@ pub enum Failure {
     },
 }
 
+/// So much of a key is repeated where something is said of it.
+const MOST_KEY_CHARACTERS: usize = 100;
+
 /// The library speaks of places in a batch; whoever typed one key wants to read that key.
 fn about_key(key: &str, error: &StoreError) -> String {
     let text = error.to_string();
@@ -71,7 +74,11 @@ fn about_key(key: &str, error: &StoreError) -> String {
 impl Failure {
     /// What makes a failure of an answer about `key`, as the user wrote it.
     pub fn of_key(key: &str) -> impl FnOnce(StoreError) -> Failure {
-        let key = key.to_owned();
+        let mut key = key.to_owned();
+        if let Some((end, _)) = key.char_indices().nth(MOST_KEY_CHARACTERS) {
+            key.truncate(end);
+            key.push('…');
+        }
         move |source| Failure::Key { key, source }
     }
 }
@@ -160,6 +167,16 @@ mod tests {
         let missing = Failure::of_key("greeting")(StoreError::NotFound { index: 0 });
         assert_eq!(missing.to_string(), "key 'greeting' is not in the store");
         assert_eq!(missing.status(), ExitStatus::No);
+    }
+
+    /// Shows that a key which is too long isn't said whole to whoever has just written it.
+    #[test]
+    fn a_long_key_is_cut() {
+        let failure = Failure::of_key(&"ä".repeat(1500))(StoreError::InvalidKey { index: 0, bytes: 3000 });
+        assert!(
+            failure.to_string().contains(&format!("'{}…'", "ä".repeat(MOST_KEY_CHARACTERS))),
+            "{failure}"
+        );
     }
 
     #[test]

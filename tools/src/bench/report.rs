@@ -24,6 +24,14 @@ pub struct Report {
     pub history: Vec<Published>,
 }
 
+impl Report {
+    /// A report without rows yet, of this machine as it is now: before the measurement puts threads on CPUs.
+    #[must_use]
+    pub fn new(benchmark: &'static str) -> Report {
+        Report { benchmark, environment: Environment::gather(), results: Vec::new(), history: Vec::new() }
+    }
+}
+
 /// A published result.
 #[derive(Clone, Debug, Serialize)]
 pub struct Published {

@@ -1,5 +1,7 @@
 //! `lanner exists`: whether there is an object under each key.
 
+use std::ffi::OsString;
+
 use clap::Args;
 
 use super::answers;
@@ -11,7 +13,7 @@ use crate::exit::{ExitStatus, Failure};
 pub struct ExistsArguments {
     /// The keys
     #[arg(value_name = "KEY", required = true)]
-    keys: Vec<String>,
+    keys: Vec<OsString>,
     #[command(flatten)]
     format: KeyFormat,
 }

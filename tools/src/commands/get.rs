@@ -1,5 +1,6 @@
 //! `lanner get`: a value to standard output or to a file, byte for byte.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::PathBuf;
 
@@ -14,7 +15,7 @@ use crate::exit::{ExitStatus, Failure};
 pub struct GetArguments {
     /// The key
     #[arg(value_name = "KEY")]
-    key: String,
+    key: OsString,
     /// Write the value to this file rather than to standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -33,7 +34,8 @@ pub fn run(arguments: &GetArguments, url: &str, json: bool) -> Result<ExitStatus
     let key = arguments.format.parse(&arguments.key)?;
     let fallback = if arguments.prefix_fallback { Fallback::Prefix } else { Fallback::None };
     let client = store::connect(url)?;
-    let (found, value) = client.get_with(&key, fallback).map_err(Failure::of_key(&arguments.key))?;
+    let (found, value) =
+        client.get_with(&key, fallback).map_err(Failure::of_key(&arguments.format.show(&key)))?;
     if found != key && !json {
         eprintln!("found {}", arguments.format.show(found));
     }

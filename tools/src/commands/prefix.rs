@@ -1,5 +1,7 @@
 //! `lanner prefix` and `lanner stat --chain`: how much of a chain of blocks is there.
 
+use std::ffi::OsString;
+
 use bytesize::ByteSize;
 use clap::Args;
 use lanner_client::{Client, Error, ObjectInfo, chain};
@@ -13,7 +15,7 @@ use crate::exit::{ExitStatus, Failure};
 pub struct PrefixArguments {
     /// The keys of the chain's blocks, in order, as they were given to `put_chain`
     #[arg(value_name = "KEY", required = true)]
-    keys: Vec<String>,
+    keys: Vec<OsString>,
     #[command(flatten)]
     format: KeyFormat,
 }

@@ -1,10 +1,12 @@
 //! `lanner put` and `lanner upsert`: a value from standard input or from a file, byte for byte.
 
-use std::fs;
+use std::ffi::OsString;
+use std::fs::File;
 use std::io::{self, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bytesize::ByteSize;
 use clap::{Args, ValueEnum};
 use lanner_client::{Pin, PutOptions};
 
@@ -16,7 +18,7 @@ use crate::exit::{ExitStatus, Failure};
 pub struct PutArguments {
     /// The key
     #[arg(value_name = "KEY")]
-    key: String,
+    key: OsString,
     /// The file with the value; `-`, or nothing, for standard input
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
@@ -60,12 +62,13 @@ pub fn run(arguments: &PutArguments, mode: Mode, url: &str, json: bool) -> Resul
     };
     let options = PutOptions { ttl: arguments.ttl, pin, ..PutOptions::default() };
     let client = store::connect(url)?;
-    let value = read_value(arguments.file.as_deref())?;
+    let limit = client.servers().iter().map(|server| server.max_value_bytes).max().unwrap_or(0);
+    let value = read_value(arguments.file.as_deref(), limit)?;
     let stored = match mode {
         Mode::Put => client.put_with(&key, &value, options),
         Mode::Upsert => client.upsert_with(&key, &value, options),
     };
-    stored.map_err(Failure::of_key(&arguments.key))?;
+    stored.map_err(Failure::of_key(&arguments.format.show(&key)))?;
     if json {
         let mut answer = store::about_key(&key);
         answer.insert("value_bytes".to_owned(), value.len().into());
@@ -74,14 +77,24 @@ pub fn run(arguments: &PutArguments, mode: Mode, url: &str, json: bool) -> Resul
     Ok(ExitStatus::Done)
 }
 
-fn read_value(file: Option<&std::path::Path>) -> Result<Vec<u8>, Failure> {
-    let failed = |path: String| move |source| Failure::File { path, source };
-    match file.filter(|path| path.as_os_str() != "-") {
-        Some(path) => fs::read(path).map_err(failed(path.display().to_string())),
-        None => {
-            let mut value = Vec::new();
-            io::stdin().lock().read_to_end(&mut value).map_err(failed("standard input".to_owned()))?;
-            Ok(value)
-        }
+/// Reads a value, or the beginning of one that no server takes: input may have no end.
+fn read_value(file: Option<&Path>, limit: u64) -> Result<Vec<u8>, Failure> {
+    let file = file.filter(|path| path.as_os_str() != "-");
+    let name = file.map_or("standard input".to_owned(), |path| path.display().to_string());
+    let read = || {
+        let input: Box<dyn Read> = match file {
+            Some(path) => Box::new(File::open(path)?),
+            None => Box::new(io::stdin().lock()),
+        };
+        let mut value = Vec::new();
+        input.take(limit.saturating_add(1)).read_to_end(&mut value).map(|_| value)
+    };
+    let value = read().map_err(|source| Failure::File { path: name.clone(), source })?;
+    if value.len() as u64 <= limit {
+        return Ok(value);
     }
+    let limit = ByteSize(limit).display().iec();
+    Err(Failure::WrongUse(format!(
+        "{name} has more than {limit}, the largest value that a shard can hold; give the server more --memory or fewer --shards"
+    )))
 }

@@ -1,5 +1,7 @@
 //! `lanner rm`: removes the object under each key.
 
+use std::ffi::OsString;
+
 use clap::Args;
 
 use super::answers;
@@ -11,7 +13,7 @@ use crate::exit::{ExitStatus, Failure};
 pub struct RmArguments {
     /// The keys
     #[arg(value_name = "KEY", required = true)]
-    keys: Vec<String>,
+    keys: Vec<OsString>,
     #[command(flatten)]
     format: KeyFormat,
 }

@@ -1,5 +1,7 @@
 //! `lanner stat`: what is known of one object, or how each shard stands; with `--namespace` see `namespaces.rs`.
 
+use std::ffi::OsString;
+
 use bytesize::ByteSize;
 use clap::Args;
 use comfy_table::{Cell, CellAlignment, Table, presets};
@@ -15,7 +17,7 @@ use crate::exit::{ExitStatus, Failure};
 pub struct StatArguments {
     /// The key of one object; without it, all shards
     #[arg(value_name = "KEY")]
-    keys: Vec<String>,
+    keys: Vec<OsString>,
     /// The keys are those of a chain's blocks, in order
     #[arg(long, requires = "keys")]
     chain: bool,
@@ -49,7 +51,7 @@ pub fn run(arguments: &StatArguments, url: &str, json: bool) -> Result<ExitStatu
 }
 
 fn object(client: &Client, key: &[u8], format: KeyFormat, json: bool) -> Result<(), Failure> {
-    let value_bytes = client.size(key)?;
+    let value_bytes = client.size(key).map_err(Failure::of_key(&format.show(key)))?;
     let transport = client.transport_for(key)?;
     if json {
         let mut answer = store::about_key(key);

@@ -1,6 +1,8 @@
 //! What the commands that talk to a store have in common: the client, keys on the command line, and how keys are shown.
 
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 
 use clap::Args;
 use lanner_client::{Client, ClientConfig};
@@ -27,21 +29,22 @@ pub struct KeyFormat {
 }
 
 impl KeyFormat {
-    /// The key that a word of the command line means.
+    /// The key that a word of the command line means: its bytes, whatever they are, or what its hexadecimal digits say.
     ///
     /// # Errors
     /// What is no hexadecimal number of whole bytes, under `--hex`.
-    pub fn parse(self, word: &str) -> Result<Vec<u8>, Failure> {
+    pub fn parse(self, word: impl AsRef<OsStr>) -> Result<Vec<u8>, Failure> {
+        let digits = word.as_ref().as_bytes();
         if !self.hex {
-            return Ok(word.as_bytes().to_vec());
+            return Ok(digits.to_vec());
         }
-        let digits = word.as_bytes();
         let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
         let is_plain = digits.len().is_multiple_of(2) && digits.iter().all(u8::is_ascii_hexdigit);
         let bytes = digits.chunks(2).map(byte).collect::<Option<Vec<u8>>>().filter(|_| is_plain);
         bytes.ok_or_else(|| {
             Failure::WrongUse(format!(
-                "'{word}' is no key in hexadecimal digits: two for each byte, as in 6b6579"
+                "'{}' is no key in hexadecimal digits: two for each byte, as in 6b6579",
+                digits.escape_ascii()
             ))
         })
     }
@@ -50,7 +53,7 @@ impl KeyFormat {
     ///
     /// # Errors
     /// As for [`KeyFormat::parse`].
-    pub fn parse_all(self, words: &[String]) -> Result<Vec<Vec<u8>>, Failure> {
+    pub fn parse_all(self, words: &[OsString]) -> Result<Vec<Vec<u8>>, Failure> {
         words.iter().map(|word| self.parse(word)).collect()
     }
 

@@ -24,7 +24,6 @@ use lanner_shared::wire::header::HEADER_BYTES;
 use lanner_shared::wire::read::{EpochCheck, ReadBody, SegmentRange};
 use lanner_shared::wire::read_ranges::{KeyRange, ReadRangesBody};
 
-use super::environment::Environment;
 use super::floor::cores::CorePair;
 use super::floor::echo::TcpEcho;
 use super::floor::echo_server::Shape;
@@ -95,18 +94,16 @@ pub struct EngramSettings {
 ///
 /// # Errors
 /// What the store says, what this machine refuses, a wrong byte or a missing result.
-pub fn measure(settings: &EngramSettings) -> Result<Report, Failure> {
-    let environment = Environment::gather();
+pub fn measure(settings: &EngramSettings, report: &mut Report) -> Result<(), Failure> {
     settings.cores.pin_client()?;
-    let mut report = Report { benchmark: "engram", environment, results: Vec::new(), history: Vec::new() };
     for preset in &settings.presets {
-        report.results.extend(measure_preset(settings, *preset)?);
+        measure_preset(settings, *preset, &mut report.results)?;
         report.history.extend(history::of(*preset));
     }
-    Ok(report)
+    Ok(())
 }
 
-fn measure_preset(settings: &EngramSettings, preset: Preset) -> Result<Vec<Row>, Failure> {
+fn measure_preset(settings: &EngramSettings, preset: Preset, rows: &mut Vec<Row>) -> Result<(), Failure> {
     let layers = preset.layers(settings.scale_rows);
     let loading = target::connect(&settings.url, TransportChoice::Auto)?;
     check_room(&loading, &layers)?;
@@ -114,7 +111,6 @@ fn measure_preset(settings: &EngramSettings, preset: Preset) -> Result<Vec<Row>,
     // Made once: filling gigabytes takes longer than measuring.
     let floor_tables = FloorTables::new(settings, preset, &layers, target::is_local(&loading))?;
     let tokens = if settings.tokens.is_empty() { preset.tokens() } else { settings.tokens.clone() };
-    let mut rows = Vec::new();
     for transport in &settings.transports {
         let client = target::connect(&settings.url, *transport)?;
         for tokens in &tokens {
@@ -129,7 +125,7 @@ fn measure_preset(settings: &EngramSettings, preset: Preset) -> Result<Vec<Row>,
             rows.extend(bench.rows(floor_tables.as_ref())?);
         }
     }
-    Ok(rows)
+    Ok(())
 }
 
 /// Tables that evict each other would be missing when they are read.

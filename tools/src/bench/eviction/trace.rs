@@ -41,12 +41,17 @@ pub fn read(path: &Path) -> Result<Vec<Request>, Failure> {
 fn parse(lines: impl BufRead) -> io::Result<Vec<Request>> {
     let mut requests: Vec<Request> = Vec::new();
     for (index, line) in lines.lines().enumerate() {
-        let line = line?;
+        let wrong =
+            |why: String| io::Error::new(io::ErrorKind::InvalidData, format!("line {}: {why}", index + 1));
+        let line = line.map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidData => {
+                wrong("this is no text; a trace has a line of JSON for each request, and a compressed one a name that ends in .gz".to_owned())
+            }
+            _ => error,
+        })?;
         if line.trim().is_empty() {
             continue;
         }
-        let wrong =
-            |why: String| io::Error::new(io::ErrorKind::InvalidData, format!("line {}: {why}", index + 1));
         let request: Request = serde_json::from_str(&line).map_err(|error| wrong(error.to_string()))?;
         if requests.last().is_some_and(|last| last.at_ms > request.at_ms) {
             return Err(wrong("its time is before that of the line before".to_owned()));

@@ -32,7 +32,6 @@ use ring::RingRoundTrip;
 use segment::{Pages, Segment};
 use serde_json::Value;
 
-use super::environment::Environment;
 use super::histogram::LatencyHistogram;
 use super::progress::Progress;
 use super::report::{Report, Row};
@@ -82,23 +81,21 @@ pub struct FloorSettings {
 ///
 /// # Errors
 /// What this machine refuses, or a wrong byte.
-pub fn measure(settings: &FloorSettings) -> Result<Report, Failure> {
-    // Before this thread is put on one CPU, which would then be all that it may run on.
-    let environment = Environment::gather();
+pub fn measure(settings: &FloorSettings, report: &mut Report) -> Result<(), Failure> {
     settings.cores.pin_client()?;
-    let mut results = Vec::new();
+    let results = &mut report.results;
     for transport in &settings.transports {
         match transport {
-            TransportChoice::Tcp => echoes(settings, &mut results)?,
-            TransportChoice::Rdma => rdma(settings, &mut results)?,
+            TransportChoice::Tcp => echoes(settings, results)?,
+            TransportChoice::Rdma => rdma(settings, results)?,
             TransportChoice::Shm | TransportChoice::Auto => {
-                gathers(settings, &mut results)?;
+                gathers(settings, results)?;
                 let flags = vec![("limit", "ring".into())];
                 results.push(row(settings, flags, PER_CALL, &mut RingRoundTrip::new(settings.cores)?)?);
             }
         }
     }
-    Ok(Report { benchmark: "floor", environment, results, history: Vec::new() })
+    Ok(())
 }
 
 /// The unit of a row, and into how many parts a round falls.
@@ -272,7 +269,10 @@ mod tests {
             cold_bytes: 8 << 20,
             seed: 1,
         };
-        let measuring = move || measure(&settings);
+        let measuring = move || {
+            let mut report = Report::new("floor");
+            measure(&settings, &mut report).map(|()| report)
+        };
         let report = std::thread::spawn(measuring).join().expect("no panic").expect("measured");
         for row in &report.results {
             assert!((1..=20).contains(&row.iterations) && row.verified_bytes > 0, "{row:?}");

@@ -19,7 +19,6 @@ use bytesize::ByteSize;
 use clap::ValueEnum;
 use lanner_client::{Client, TransportChoice};
 
-use super::environment::Environment;
 use super::floor::copy::ColdCopy;
 use super::floor::cores::CorePair;
 use super::floor::echo::TcpEcho;
@@ -125,13 +124,11 @@ struct Case {
 ///
 /// # Errors
 /// What the store says, what this machine refuses, a wrong byte or a missing result.
-pub fn measure(settings: &LatencySettings) -> Result<Report, Failure> {
-    let environment = Environment::gather();
+pub fn measure(settings: &LatencySettings, report: &mut Report) -> Result<(), Failure> {
     if settings.threads == 1 {
         settings.cores.pin_client()?;
     }
     check_room(settings)?;
-    let mut results = Vec::new();
     for transport in &settings.transports {
         let client = target::connect(&settings.url, *transport)?;
         for (size, bytes) in settings.sizes.iter().enumerate() {
@@ -141,12 +138,12 @@ pub fn measure(settings: &LatencySettings) -> Result<Report, Failure> {
                 // What these cost doesn't depend on the value's size.
                 let is_repeated = matches!(op, Op::Exists | Op::Match) && size > 0;
                 if !is_repeated {
-                    results.push(row(settings, &client, case)?);
+                    report.results.push(row(settings, &client, case)?);
                 }
             }
         }
     }
-    Ok(Report { benchmark: "latency", environment, results, history: Vec::new() })
+    Ok(())
 }
 
 fn row(settings: &LatencySettings, client: &Client, case: Case) -> Result<Row, Failure> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use lanner_client::TransportChoice;
 
-use super::{CommonArguments, finish};
+use super::{CommonArguments, report};
 use crate::bench::engram::preset::Preset;
 use crate::bench::engram::{self, EngramSettings, Mode};
 use crate::bench::floor::cores::CorePair;
@@ -76,5 +76,5 @@ pub fn run(arguments: &EngramArguments, url: &str, json: bool) -> Result<ExitSta
         cores: arguments.common.cores.map_or_else(CorePair::of_this_machine, Ok)?,
         seed: arguments.common.seed,
     };
-    finish(&engram::measure(&settings)?, &arguments.common, json)
+    report("engram", &arguments.common, json, |report| engram::measure(&settings, report))
 }

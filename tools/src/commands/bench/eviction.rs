@@ -52,6 +52,7 @@ pub struct EvictionArguments {
 /// A trace that can't be read, a report that can't be written.
 pub fn run(arguments: &EvictionArguments, json: bool) -> Result<ExitStatus, Failure> {
     let requests = trace::read(&arguments.trace)?;
+    super::check_writable([&arguments.plot, &arguments.report])?;
     let keys = Keys { block_units: block_units(arguments.block)?, seed: arguments.seed };
     let report = EvictionReport {
         benchmark: "eviction",

@@ -6,7 +6,7 @@ use bytesize::ByteSize;
 use clap::Args;
 use lanner_client::{ClientConfig, TransportChoice};
 
-use super::{CommonArguments, finish};
+use super::{CommonArguments, report};
 use crate::bench::floor::cores::CorePair;
 use crate::bench::floor::{self, FloorSettings};
 use crate::bench::workload::Plan;
@@ -40,8 +40,8 @@ pub struct FloorArguments {
 /// # Errors
 /// What kept it from measuring or from writing its report.
 pub fn run(arguments: &FloorArguments, url: &str, json: bool) -> Result<ExitStatus, Failure> {
-    let report = floor::measure(&settings(arguments, url)?)?;
-    finish(&report, &arguments.common, json)
+    let settings = settings(arguments, url)?;
+    report("floor", &arguments.common, json, |report| floor::measure(&settings, report))
 }
 
 fn settings(arguments: &FloorArguments, url: &str) -> Result<FloorSettings, Failure> {

@@ -6,7 +6,7 @@ use bytesize::ByteSize;
 use clap::Args;
 use lanner_client::TransportChoice;
 
-use super::{CommonArguments, finish};
+use super::{CommonArguments, report};
 use crate::bench::floor::cores::CorePair;
 use crate::bench::latency::{self, LatencySettings, Op};
 use crate::bench::workload::Plan;
@@ -86,5 +86,5 @@ pub fn run(arguments: &LatencyArguments, url: &str, json: bool) -> Result<ExitSt
         cores: arguments.common.cores.map_or_else(CorePair::of_this_machine, Ok)?,
         seed: arguments.common.seed,
     };
-    finish(&latency::measure(&settings)?, &arguments.common, json)
+    report("latency", &arguments.common, json, |report| latency::measure(&settings, report))
 }

@@ -67,8 +67,35 @@ pub fn run(command: &BenchCommand, url: &str, json: bool) -> Result<ExitStatus, 
     }
 }
 
-/// Prints a report, draws it if asked to, and says whether all went right.
-fn finish(report: &Report, common: &CommonArguments, json: bool) -> Result<ExitStatus, Failure> {
+/// Measures, prints the report, draws it if asked to, and says whether all went right. Rows that were measured before something went wrong
+/// are reported too: they may have taken minutes.
+fn report(
+    benchmark: &'static str,
+    common: &CommonArguments,
+    json: bool,
+    measure: impl FnOnce(&mut Report) -> Result<(), Failure>,
+) -> Result<ExitStatus, Failure> {
+    check_writable([&common.plot, &common.report])?;
+    let mut report = Report::new(benchmark);
+    let outcome = measure(&mut report);
+    if outcome.is_ok() || !report.results.is_empty() {
+        print(&report, common, json)?;
+    }
+    outcome?;
+    let errors: u64 = report.results.iter().map(|row| row.errors).sum();
+    Ok(if errors == 0 { ExitStatus::Done } else { ExitStatus::No })
+}
+
+/// Fails for files that couldn't be written after the measurement either.
+fn check_writable<'a>(files: impl IntoIterator<Item = &'a Option<PathBuf>>) -> Result<(), Failure> {
+    for path in files.into_iter().flatten() {
+        let opened = File::options().append(true).create(true).open(path);
+        opened.map_err(|source| Failure::File { path: path.display().to_string(), source })?;
+    }
+    Ok(())
+}
+
+fn print(report: &Report, common: &CommonArguments, json: bool) -> Result<(), Failure> {
     let mut output = io::stdout().lock();
     let written = if json { report.write_json(&mut output) } else { report.write_table(&mut output) };
     written.and_then(|()| output.flush()).map_err(Failure::Output)?;
@@ -79,6 +106,5 @@ fn finish(report: &Report, common: &CommonArguments, json: bool) -> Result<ExitS
         let written = File::create(path).and_then(|mut file| report.write_json(&mut file));
         written.map_err(|source| Failure::File { path: path.display().to_string(), source })?;
     }
-    let errors: u64 = report.results.iter().map(|row| row.errors).sum();
-    Ok(if errors == 0 { ExitStatus::Done } else { ExitStatus::No })
+    Ok(())
 }

@@ -62,6 +62,7 @@ pub fn run(arguments: &TraceArguments, url: &str, json: bool) -> Result<ExitStat
         speed: arguments.speed,
         duration: arguments.duration,
     };
+    super::check_writable([&arguments.report])?;
     let report = trace::measure(&settings, &requests)?;
     let mut output = io::stdout().lock();
     let written = if json { report.write_json(&mut output) } else { report.write_table(&mut output) };
