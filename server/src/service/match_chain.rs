@@ -5,8 +5,9 @@ use super::replies::Replies;
 use crate::shard::GroupQuestion;
 use lanner_shared::chain::{GROUP_BLOCKS, GroupPrefix, PREFIX_BYTES};
 use lanner_shared::error::Malformation;
+use lanner_shared::wire::header::HEADER_BYTES;
 use lanner_shared::wire::match_chain::GroupHead;
-use lanner_shared::wire::{Descriptor, Opcode, body, body::BodyReader, match_chain};
+use lanner_shared::wire::{Descriptor, MAX_BODY_BYTES, Opcode, body, body::BodyReader, match_chain};
 use lanner_shared::{Error, KeyHash, Result};
 use smallvec::SmallVec;
 use zerocopy::FromBytes;
@@ -85,6 +86,11 @@ pub(super) fn answer(request: &mut Request<'_>, replies: &mut Replies) -> Result
     for _ in 0..groups {
         let head = match_chain::next_head(&mut reader)?;
         let asked = head.blocks.get();
+        // Clients cut their frames by what is answered, too; short keys could make that longer than a body.
+        let reply_bytes = replies.frame().len() + usize::from(asked) * size_of::<Descriptor>() - start;
+        if reply_bytes > HEADER_BYTES + MAX_BODY_BYTES {
+            return Err(Error::Malformed { reason: Malformation::Body, detail: reply_bytes as u64 });
+        }
         let question =
             GroupQuestion { prefix: &head.prefix, keys: reader.rest(), blocks: usize::from(asked) };
         let again = request.shard.answer_group_again(request.now, &question, replies.frame());

@@ -2,12 +2,13 @@
 //! nothing for anybody else.
 
 use crate::support::TestServer;
-use lanner_client::{Clock, Error};
+use lanner_client::{Clock, Error, PutOptions};
 use lanner_shared::ShardId;
+use lanner_shared::chain::GroupPrefix;
 use lanner_shared::error::{Limit, Malformation};
 use lanner_shared::wire::header::{HEADER_BYTES, Header};
 use lanner_shared::wire::hello::{ANY_SHARD, Hello, Welcome};
-use lanner_shared::wire::{self, Opcode, body, keys};
+use lanner_shared::wire::{self, MAX_BODY_BYTES, Opcode, body, keys};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
@@ -146,6 +147,30 @@ fn malformed_frames_get_a_typed_error_and_a_closed_connection() {
     let mut answers = vec![0; 2 * (HEADER_BYTES + 32) + HEADER_BYTES + 1];
     stream.read_exact(&mut answers).unwrap();
     assert_eq!(answers.last(), Some(&0), "the good one was answered: absent");
+}
+
+/// Keys of a byte make a question a tenth as long as its answer. Shows that an answer longer than a body is refused, and the longest is not.
+#[test]
+fn an_answer_about_chains_is_no_longer_than_a_body() {
+    let server = TestServer::start(&[]);
+    let keys: Vec<[u8; 1]> = (0..32).map(|key| [key]).collect();
+    let client = server.client("tcp");
+    let stored = client.put_chain(&keys, 0, &vec![b""; keys.len()], PutOptions::default()).unwrap();
+    assert!(stored.iter().all(Result::is_ok));
+    let prefix = GroupPrefix::of(&keys[0]);
+    let most = MAX_BODY_BYTES / wire::match_chain::reply_bytes(keys.len());
+    let ask = |groups: usize| {
+        let mut stream = introduced(&server);
+        let question = frame(request(Opcode::MatchChain, groups as u16), |body| {
+            (0..groups).for_each(|_| wire::match_chain::append_group(body, &prefix, &keys));
+        });
+        stream.write_all(&question).unwrap();
+        stream
+    };
+    let mut answer = vec![0; HEADER_BYTES + most * wire::match_chain::reply_bytes(keys.len())];
+    ask(most).read_exact(&mut answer).unwrap();
+    let error = error_and_end(ask(most + 1));
+    assert!(matches!(error, Error::Malformed { reason: Malformation::Body, .. }), "{error:?}");
 }
 
 #[test]

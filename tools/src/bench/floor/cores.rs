@@ -55,8 +55,9 @@ impl CorePair {
     /// Keeps the calling thread on the client's CPU from now on.
     ///
     /// # Errors
-    /// A CPU that this process may not run on.
+    /// CPUs of which this process may not run on one: the server's, too, is found out before anything is measured.
     pub fn pin_client(&self) -> Result<(), Failure> {
+        pin(self.server)?;
         pin(self.client)
     }
 }
