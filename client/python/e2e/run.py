@@ -1,9 +1,9 @@
 """The engines' tests from end to end: starts Lanner, runs engine processes against it, compares every answer, prints what it measured.
 
-    run.py --server LANNER_SERVER --vllm-python PYTHON --sglang-python PYTHON --folder FOLDER [--quick]
+    run.py --server LANNER_SERVER --vllm-python PYTHON --sglang-python PYTHON --folder FOLDER [--quick] [--compare]
 
-Called by ``scripts/e2e``, which makes the virtual environments. Exit status 1 if an answer differed from that without a store, a page came back
-wrong, or a request failed.
+Called by ``scripts/e2e``, which makes the virtual environments. Leaves ``report.json`` and ``report.svg`` in FOLDER. Exit status 1 if an answer
+differed from that without a store, a page came back wrong, a request failed, or a restarted engine found nothing.
 """
 
 from __future__ import annotations
@@ -15,129 +15,139 @@ import random
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 
-HERE = Path(__file__).parent
-TOKENS, SYSTEM = 2048, 512
-#: The server has the last one, and HiCacheController the others if there are any; vLLM has all.
-CPUS = sorted(os.sched_getaffinity(0))
+from plot import bars
+from processes import ENGINE_CPUS, HERE, Engine, LMCache, Server
 
-
-class Server:
-    """A lanner-server of this run's own."""
-
-    def __init__(self, binary: str, log: Path) -> None:
-        command = [binary, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--cores", str(CPUS[-1]), "--memory", "1GiB"]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log.open("a"), text=True)
-        ready = self.process.stdout.readline()
-        if not ready.startswith("ready "):
-            raise SystemExit(f"{binary} didn't start; see {log}")
-        self.address = dict(word.split("=", 1) for word in ready.split()[1:])["listen"]
-
-    def url(self, transport: str = "auto") -> str:
-        return f"lanner://{self.address}?transport={transport}&timeout=1s"
-
-    def stop(self) -> None:
-        self.process.kill()
-        self.process.wait()
+TOKENS, SYSTEM, TURNS, TALKS = 2048, 512, 4, 4
 
 
 def prompts(seed: int) -> list[list[int]]:
-    """Two long prompts, each twice, and four conversations of four turns that begin with one system prompt."""
+    """Two long prompts, each twice, and conversations of some turns that all begin with one system prompt."""
     rng = random.Random(seed)
     some = lambda count: [rng.randrange(3, 250) for _ in range(count)]
     long = [some(TOKENS) for _ in range(2)]
     system = some(SYSTEM)
-    talks = [system + some(100) for _ in range(4)]
+    talks = [system + some(100) for _ in range(TALKS)]
     turns = []
-    for _ in range(4):
+    for _ in range(TURNS):
         turns += [list(talk) for talk in talks]
         talks = [talk + some(90) for talk in talks]
     return [long[0], long[1], long[0], long[1], *turns]
 
 
-def engine(python: str, folder: Path, requests: list, *flags: str) -> list[dict]:
-    """The answers of one engine process."""
-    command = [python, str(HERE / "vllm_engine.py"), str(folder / "model"), *flags]
-    log = folder / "vllm.log"
-    with log.open("a") as errors:
-        done = subprocess.run(command, input=json.dumps(requests), stdout=subprocess.PIPE, stderr=errors, text=True, timeout=600)
-    if done.returncode != 0:
-        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}; see {log}")
-    return json.loads(done.stdout.strip().split("\n")[-1])
+def engine_run(options: argparse.Namespace, folder: Path, requests: list, *flags: str, environment: dict | None = None) -> dict:
+    """The answers of one engine process, and the seconds that it took for all of them."""
+    engine = Engine(options.vllm_python, folder / "model", folder / "vllm.log", *flags, environment=environment).wait()
+    started = time.perf_counter()
+    answers = engine.ask(requests)
+    seconds = time.perf_counter() - started
+    engine.close()
+    return {"answers": answers, "seconds": seconds}
 
 
-def vllm_runs(options: argparse.Namespace, folder: Path) -> bool:
+def vllm_runs(options: argparse.Namespace, folder: Path) -> tuple[list[dict], bool]:
+    """A row for each run, and whether all is as it should be."""
     subprocess.run([options.vllm_python, str(HERE / "tiny_model.py"), str(folder / "model")], check=True, capture_output=True)
     requests = prompts(1)
-    run = lambda *flags: engine(options.vllm_python, folder, requests, *flags)
+    run = lambda *flags, **more: engine_run(options, folder, requests, *flags, **more)
     server = Server(options.server, folder / "server.log")
-    runs = {"no store": run()}
-    runs["Lanner, cold"] = run("--url", server.url())
-    runs["Lanner, warm, restarted engine"] = run("--url", server.url())
+    lanner = lambda transport="auto": ["--store", "lanner", "--url", server.url(transport)]
+    runs = {"no store": run(), "Lanner, cold": run(*lanner()), "Lanner, restarted engine": run(*lanner("shm"))}
+    found = ["Lanner, restarted engine"]
     if not options.quick:
-        runs["the same over TCP"] = run("--url", server.url("tcp"))
+        runs["Lanner over TCP, restarted engine"] = run(*lanner("tcp"))
+        found.append("Lanner over TCP, restarted engine")
         small = ["--no-prefix-cache", "--batched-tokens", "512", "--kv-bytes", str(80 << 20), "--together"]
-        runs["chunked prefill, preemption, no prefix cache"] = run("--url", server.url(), *small)
-    runs["loads that are lost on the way"] = run("--url", server.url(), "--no-prefix-cache", "--lose", "0.7")
+        runs["chunked prefill, preemption, no prefix cache"] = run(*lanner(), *small)
+        runs["two ranks, no store"] = run("--ranks", "2")
+        runs["two ranks, cold"] = run(*lanner(), "--ranks", "2")
+        runs["two ranks, restarted engine"] = run(*lanner(), "--ranks", "2")
+        found.append("two ranks, restarted engine")
+    runs["loads that are lost on the way"] = run(*lanner(), "--no-prefix-cache", "--lose", "0.7")
     # What those runs stored while their loads failed is what this one reads.
-    runs["warm again"] = run("--url", server.url(), "--no-prefix-cache")
-    killed = ["--kill", str(server.process.pid), "--kill-after", "6"]
-    runs["the server killed after 6 requests"] = run("--url", server.url(), *killed)
+    runs["warm again"] = run(*lanner(), "--no-prefix-cache")
+    runs["the server killed after 6 requests"] = run(*lanner(), "--kill", str(server.process.pid), "--kill-after", "6")
     server.stop()
-    expected = [answer["tokens"] for answer in runs["no store"]]
-    is_good = True
-    print(f"\nvLLM, {len(requests)} requests a run, greedy\n")
-    print(f"{'run':<46}{'TTFT of 2,048 tokens, first and second time':>46}{'cached':>10}{'answers':>12}")
-    for name, answers in runs.items():
-        same = [answer["tokens"] for answer in answers] == expected
-        is_good &= same
-        first = statistics.median(answer["ttft_ms"] for answer in answers[:2])
-        again = statistics.median(answer["ttft_ms"] for answer in answers[2:4])
-        cached = sum(answer["cached"] or 0 for answer in answers) / sum(map(len, requests))
-        print(f"{name:<46}{first:>32.1f} ms{again:>8.1f} ms{cached:>10.0%}{'the same' if same else 'DIFFERENT':>12}")
-    warm = runs["Lanner, warm, restarted engine"]
-    if not all(answer["cached"] for answer in warm):
-        print("a request of a restarted engine found nothing in the store")
-        is_good = False
-    print(f"\n{len(requests) * len(runs)} requests, none failed")
-    (folder / "vllm.json").write_text(json.dumps(runs))
-    return is_good
+    if options.compare:
+        other = LMCache(options.vllm_python, folder / "lmcache.log")
+        runs["LMCache's server, cold"] = run(*other.flags, environment=other.environment)
+        runs["LMCache's server, restarted engine"] = run(*other.flags, environment=other.environment)
+        other.stop()
+    rows = [row_of(name, run, requests) for name, run in runs.items()]
+    # With two ranks sums are rounded otherwise, so those runs are compared among themselves.
+    tokens = {name: [answer["tokens"] for answer in run["answers"]] for name, run in runs.items()}
+    for row in rows:
+        row["same"] = tokens[row["run"]] == tokens["two ranks, no store" if row["run"].startswith("two ranks") else "no store"]
+    missed = [name for name in found if not all(answer["cached"] for answer in runs[name]["answers"])]
+    for name in missed:
+        print(f"{name}: a request found nothing in the store")
+    return rows, not missed and all(row["same"] for row in rows)
 
 
-def hicache_runs(options: argparse.Namespace, folder: Path) -> bool:
+def row_of(name: str, run: dict, requests: list) -> dict:
+    answers = run["answers"]
+    median = lambda some: statistics.median(answer["ttft_ms"] for answer in some)
+    return {
+        "run": name, "requests": len(answers), "first_ttft_ms": median(answers[:2]), "again_ttft_ms": median(answers[2:4]),
+        "turns_ttft_ms": median(answers[4:]), "tokens_per_second": sum(len(answer["tokens"]) for answer in answers) / run["seconds"],
+        "hit_ratio": sum(answer["cached"] or 0 for answer in answers) / sum(map(len, requests)), "answers": answers,
+    }
+
+
+def hicache_runs(options: argparse.Namespace, folder: Path) -> tuple[list[dict], bool]:
+    """A row for each backend and layout, and whether all bytes came back."""
     server = Server(options.server, folder / "server.log")
-    layouts = ["page_first_direct"] if options.quick else ["page_first_direct", "page_first", "layer_first"]
-    cases = [("lanner", layout, server.url(), {}) for layout in layouts] + [("file", "page_first_direct", "", {})]
-    if not options.quick:
-        cases.append(("lanner", "page_first_direct", server.url("tcp"), {}))
+    shm, tcp = ["--url", server.url("shm")], ["--url", server.url("tcp")]
+    cases = [("Lanner", "lanner", shm), ("Lanner, chains", "lanner", [*shm, "--chain"]), ("files", "file", [])]
     shim = {"master_server_address": server.address, "local_hostname": "localhost", "metadata_server": "P2PHANDSHAKE", "protocol": "tcp",
             "global_segment_size": 16 << 20, "device_name": "", "check_server": False}
-    cases.append(("mooncake", "page_first_direct", "", shim))
-    print(f"\nSGLang's HiCacheController, {TOKENS} tokens, 8 MiB\n")
-    print(f"{'backend':<34}{'layout':<20}{'write':>10}{'prefetch':>12}")
+    cases.append(("SGLang's backend for Mooncake, on Lanner", "mooncake", ["--extra", json.dumps(shim)]))
+    cases += [("two ranks", "lanner", [*shm, "--ranks", "2"])]
+    if not options.quick:
+        cases += [("Lanner, TCP", "lanner", tcp), ("Lanner, TCP, chains", "lanner", [*tcp, "--chain"])]
+        cases += [(f"Lanner, {layout}", "lanner", [*shm, "--layout", layout]) for layout in ("page_first", "layer_first")]
+        cases += [("two ranks, MLA", "lanner", [*shm, "--ranks", "2", "--mla"]), ("two ranks, chains", "lanner", [*shm, "--ranks", "2", "--chain"])]
     environment = os.environ | {
         "PATH": f"{Path(options.sglang_python).parent}:{os.environ['PATH']}",
         "SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR": str(folder / "hicache-files"),
-        # SGLang's own Mooncake backend, on Lanner.
-        "PYTHONPATH": str(HERE.parent / "mooncake-shim"),
     }
-    is_good = True
-    for backend, layout, url, extra in cases:
-        command = [options.sglang_python, str(HERE / "hicache.py"), backend, "--layout", layout, "--url", url, "--extra", json.dumps(extra)]
-        command += ["--cpus", json.dumps(CPUS[:-1])]
+    rows = []
+    for name, backend, flags in cases:
+        command = [options.sglang_python, str(HERE / "hicache.py"), backend, *flags]
+        command += [] if "--ranks" in flags else ["--cpus", json.dumps(ENGINE_CPUS)]
+        # SGLang's own Mooncake backend then finds Lanner.
+        more = {"PYTHONPATH": str(HERE.parent / "mooncake-shim")} if backend == "mooncake" else {}
         with (folder / "sglang.log").open("a") as errors:
-            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=errors, text=True, timeout=300, env=environment)
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=errors, text=True, timeout=300, env=environment | more)
         lines = [line for line in done.stdout.split("\n") if line.startswith("{")]
-        name = {"mooncake": "mooncake, its calls on Lanner"}.get(backend, backend) + (", TCP" if "transport=tcp" in url else "")
-        if done.returncode != 0 or not lines:
-            print(f"{name:<34}{layout:<20}FAILED; see {folder / 'sglang.log'}")
-            is_good = False
-            continue
-        result = json.loads(lines[-1])
-        print(f"{name:<34}{layout:<20}{result['write_ms']:>7.1f} ms{result['prefetch_ms']:>9.1f} ms")
+        rows.append({"case": name, "correct": False} | (json.loads(lines[-1]) if done.returncode == 0 and lines else {}))
     server.stop()
-    return is_good
+    return rows, all(row["correct"] for row in rows)
+
+
+def report(hicache: list[dict], vllm: list[dict], folder: Path) -> None:
+    print(f"\nSGLang's HiCacheController, {TOKENS} tokens, 8 MiB, medians of 15 rounds\n")
+    print(f"{'backend':<44}{'write':>10}{'prefetch':>12}{'bytes':>10}")
+    for row in hicache:
+        times = f"{row['write_ms']:>7.1f} ms{row['prefetch_ms']:>9.1f} ms" if "write_ms" in row else " " * 22
+        print(f"{row['case']:<44}{times}{'right' if row['correct'] else 'WRONG':>10}")
+    print(f"\nvLLM, {vllm[0]['requests']} greedy requests a run; time to first token of {TOKENS} tokens the first and the second time, and of the turns of conversations\n")
+    print(f"{'run':<46}{'first':>11}{'second':>11}{'turns':>11}{'tokens/s':>10}{'hits':>7}{'answers':>11}")
+    for row in vllm:
+        times = "".join(f"{row[name]:>8.1f} ms" for name in ("first_ttft_ms", "again_ttft_ms", "turns_ttft_ms"))
+        print(f"{row['run']:<46}{times}{row['tokens_per_second']:>10.0f}{row['hit_ratio']:>7.0%}{'the same' if row['same'] else 'DIFFERENT':>11}")
+    print(f"\n{sum(row['requests'] for row in vllm)} requests, none failed")
+    (folder / "report.json").write_text(json.dumps({"hicache": hicache, "vllm": vllm}))
+    panels = {
+        "time to first token of 2,048 tokens, ms": {row["run"]: row["first_ttft_ms"] for row in vllm},
+        "tokens a second": {row["run"]: row["tokens_per_second"] for row in vllm},
+        "share of prompt tokens that weren't computed, %": {row["run"]: 100 * row["hit_ratio"] for row in vllm},
+    }
+    (folder / "report.svg").write_text(bars("vLLM with and without a store", panels))
+    print(f"{folder / 'report.json'}, {folder / 'report.svg'}")
 
 
 def main() -> int:
@@ -145,12 +155,16 @@ def main() -> int:
     for name in ("--server", "--vllm-python", "--sglang-python", "--folder"):
         parser.add_argument(name, required=True)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--compare", action="store_true")
     options = parser.parse_args()
     folder = Path(options.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    is_good = [hicache_runs(options, folder), vllm_runs(options, folder)]
-    print("\nall answers as they should be" if all(is_good) else "\nFAILED: see above")
-    return 0 if all(is_good) else 1
+    hicache, is_hicache_good = hicache_runs(options, folder)
+    vllm, is_vllm_good = vllm_runs(options, folder)
+    report(hicache, vllm, folder)
+    is_good = is_hicache_good and is_vllm_good
+    print("all answers as they should be" if is_good else "FAILED: see above")
+    return 0 if is_good else 1
 
 
 if __name__ == "__main__":

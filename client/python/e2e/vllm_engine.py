@@ -1,8 +1,11 @@
 """One engine process of vLLM on the CPU: generates greedily for prompts from standard input, and says what each took.
 
-    python vllm_engine.py MODEL [--url lanner://…] [--no-prefix-cache] < prompts.json > answers.json
+    python vllm_engine.py MODEL [--store lanner --url lanner://…] [--no-prefix-cache]
 
-Prompts are a list of lists of token ids; the answers a list of {"tokens", "ttft_ms", "cached"}. Without ``--url`` there is no store.
+A line of standard input is a list of prompts, each a list of token ids; they are generated one after the other, or with ``--together`` at the
+same time. Its answer is a line of standard output: a list of {"tokens", "ttft_ms", "total_ms", "cached"}, in the order of the prompts. The first
+line of all says {"ready": true}. ``--store`` names the connector: none, ``lanner``, or for comparison ``lmcache`` or ``mooncake``, whose
+addresses are in ``--extra`` and in MOONCAKE_CONFIG_PATH.
 """
 
 from __future__ import annotations
@@ -15,55 +18,110 @@ import signal
 import sys
 import time
 
-import lanner
+CONNECTORS = {
+    "lanner": ("LannerConnector", "lanner.vllm"),
+    "lmcache": ("LMCacheMPConnector", None),
+    "mooncake": ("MooncakeStoreConnector", None),
+}
 
 
 def lose_loads(share: float) -> None:
     """Lets blocks vanish between their being found by the scheduler and being read by the worker, as an eviction would."""
-    from lanner import vllm
+    import lanner
+    from lanner.vllm import loads, plan
 
-    rng, find = random.Random(1), vllm._WorkerSide._find
+    rng, find = random.Random(1), loads.Loads.find
 
     def lossy(self, load):
         if rng.random() < share:
             lost = load.hashes[load.start + rng.randrange(len(load.block_ids)) :]
-            stored = lanner.stored_keys(vllm._keys(self.prefix, load.hashes))[-len(lost) :]
+            stored = lanner.stored_keys(plan.keys(self.prefix, load.hashes))[-len(lost) :]
             self.client.remove_batch(stored)
         return find(self, load)
 
-    vllm._WorkerSide._find = lossy
+    loads.Loads.find = lossy
 
 
-def main() -> None:
+def make_room_for_others() -> None:
+    """What the other stores' connectors need on a machine without a GPU."""
+    import torch
+    from vllm.triton_utils import dispatcher
+
+    # vLLM scans modules for kernels with `vars()`, and some objects of lmcache have something else where others have their dictionary.
+    dispatcher.vars = lambda thing: found if hasattr(found := getattr(thing, "__dict__", None), "get") else {}
+
+    class NoEvent:
+        """The CPU's kernels have ended when their calls return."""
+
+        def __init__(self, *_, **__):
+            pass
+
+        def record(self, *_):
+            pass
+
+        def synchronize(self):
+            pass
+
+    torch.cuda.Event = NoEvent
+
+
+def transfer_config(options: argparse.Namespace):
+    """vLLM's configuration of the store, or none."""
+    from vllm.config import KVTransferConfig
+
+    if options.store is None:
+        return None
+    name, module = CONNECTORS[options.store]
+    extra = {"url": options.url, **options.extra} if options.store == "lanner" else options.extra
+    # With the default, `fail`, one block that can't be loaded ends its request.
+    return KVTransferConfig(
+        kv_connector=name, kv_connector_module_path=module, kv_role="kv_both", kv_load_failure_policy="recompute",
+        kv_connector_extra_config=extra,
+    )
+
+
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("model")
-    parser.add_argument("--url")
+    parser.add_argument("--store", choices=list(CONNECTORS))
+    parser.add_argument("--url", default="lanner://127.0.0.1:7411")
     parser.add_argument("--no-prefix-cache", action="store_true")
     parser.add_argument("--max-tokens", type=int, default=8)
     parser.add_argument("--batched-tokens", type=int, default=4096)
     parser.add_argument("--kv-bytes", type=int, default=512 << 20)
-    parser.add_argument("--together", action="store_true", help="all prompts at the same time")
+    parser.add_argument("--ranks", type=int, default=1, help="tensor-parallel size")
+    parser.add_argument("--cpus", type=json.loads, help="CPUs to run on, as a JSON list")
+    parser.add_argument("--together", action="store_true", help="all prompts of a line at the same time")
     parser.add_argument("--lose", type=float, default=0, help="share of loads of which all but some blocks are lost on the way")
     parser.add_argument("--kill", type=int, help="a process to be killed")
     parser.add_argument("--kill-after", type=int, default=0, help="after so many requests")
-    parser.add_argument("--extra", type=json.loads, default={})
-    options = parser.parse_args()
-    requests = json.load(sys.stdin)
+    parser.add_argument("--extra", type=json.loads, default={}, help="more of kv_connector_extra_config, as JSON")
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = arguments()
+    if options.cpus:
+        # Before torch is imported, which counts them.
+        os.sched_setaffinity(0, options.cpus)
     # What the engine prints is not the answer.
     answers_to = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    # One process, unless there are several ranks: what else runs on the machine's few cores would be measured, too.
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    if options.ranks > 1:
+        # Left alone, vLLM gives each rank a NUMA node of its own.
+        cpus = sorted(os.sched_getaffinity(0))
+        os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(str(cpus[rank % len(cpus)]) for rank in range(options.ranks))
+    if options.store in ("lmcache", "mooncake"):
+        make_room_for_others()
     from vllm import LLM, SamplingParams
-    from vllm.config import KVTransferConfig
 
-    transfer = options.url and KVTransferConfig(
-        kv_connector="LannerConnector", kv_connector_module_path="lanner.vllm", kv_role="kv_both",
-        kv_load_failure_policy="recompute", kv_connector_extra_config={"url": options.url, **options.extra},
-    )
     engine = LLM(
         options.model, dtype="float32", enforce_eager=True, block_size=32, max_num_seqs=4, max_model_len=4096,
         kv_cache_memory_bytes=options.kv_bytes, enable_prefix_caching=not options.no_prefix_cache,
-        max_num_batched_tokens=options.batched_tokens, kv_transfer_config=transfer or None, disable_log_stats=False,
+        max_num_batched_tokens=options.batched_tokens, kv_transfer_config=transfer_config(options), disable_log_stats=False,
+        tensor_parallel_size=options.ranks,
     )
     if options.lose:
         lose_loads(options.lose)
@@ -71,28 +129,27 @@ def main() -> None:
     first = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
     # The first request pays for what is set up lazily.
     engine.generate([{"prompt_token_ids": list(range(3, 40))}], first, use_tqdm=False)
-    answers = []
     print(json.dumps({"ready": True}), file=answers_to, flush=True)
-    batches = [requests] if options.together else [[request] for request in requests]
-    for batch in batches:
-        if options.kill and len(answers) == options.kill_after:
-            os.kill(options.kill, signal.SIGKILL)
-        started = time.perf_counter()
-        outputs = engine.generate([{"prompt_token_ids": prompt} for prompt in batch], greedy, use_tqdm=False)
-        seconds = time.perf_counter() - started
-        for output in outputs:
-            metrics = output.metrics
-            ttft = metrics.first_token_latency if metrics and getattr(metrics, "first_token_latency", 0) else seconds
-            answers.append(
-                {
-                    "tokens": list(output.outputs[0].token_ids), "ttft_ms": round(1e3 * ttft, 2), "total_ms": round(1e3 * seconds, 2),
-                    "cached": output.num_cached_tokens,
-                }
-            )
-    json.dump(answers, answers_to)
-    answers_to.write("\n")
-    answers_to.flush()
+    answered = 0
+    for line in sys.stdin:
+        answers, requests = [], json.loads(line)
+        for batch in [requests] if options.together else [[request] for request in requests]:
+            if options.kill and answered + len(answers) == options.kill_after:
+                os.kill(options.kill, signal.SIGKILL)
+            started = time.perf_counter()
+            outputs = engine.generate([{"prompt_token_ids": prompt} for prompt in batch], greedy, use_tqdm=False)
+            seconds = time.perf_counter() - started
+            answers += [answer(output, seconds) for output in outputs]
+        answered += len(answers)
+        print(json.dumps(answers), file=answers_to, flush=True)
     engine.llm_engine.engine_core.shutdown()
+
+
+def answer(output, seconds: float) -> dict:
+    return {
+        "tokens": list(output.outputs[0].token_ids), "ttft_ms": round(1e3 * output.metrics.first_token_latency, 3),
+        "total_ms": round(1e3 * seconds, 3), "cached": output.num_cached_tokens,
+    }
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from __future__ import annotations
 import enum
 import importlib
 import sys
+import time
 import types
 from dataclasses import dataclass, field
 
@@ -16,6 +17,21 @@ import lanner
 from conftest import Server
 
 PAGE = 4
+
+
+class _Tensor(np.ndarray):
+    """What the backend uses of a tensor."""
+
+    is_cpu = True
+
+    def is_contiguous(self):
+        return self.flags.c_contiguous
+
+    def detach(self):
+        return self
+
+    def numpy(self):
+        return np.asarray(self)
 
 
 class _Storage:
@@ -61,12 +77,12 @@ class _Result:
 @pytest.fixture(scope="module")
 def sglang():
     """``lanner.sglang`` on stand-ins."""
-    torch = types.SimpleNamespace(Tensor=np.ndarray, arange=np.arange)
+    torch = types.SimpleNamespace(Tensor=_Tensor, arange=np.arange, uint8=np.uint8)
     storage = types.SimpleNamespace(
         HiCacheStorage=_Storage, HiCacheStorageConfig=object, HiCacheStorageExtraInfo=object,
         PoolHitPolicy=_Policy, PoolName=_Name, PoolTransfer=_Transfer, PoolTransferResult=_Result,
     )
-    names = ["sglang", "sglang.srt", "sglang.srt.mem_cache", "sglang.srt.mem_cache.hicache_storage", "torch", "lanner.sglang"]
+    names = ["sglang", "sglang.srt", "sglang.srt.mem_cache", "sglang.srt.mem_cache.hicache_storage", "torch", "lanner.sglang", "lanner.sglang.pool"]
     saved = {name: sys.modules.pop(name, None) for name in names}
     sys.modules |= dict(zip(names, [types.ModuleType(name) for name in names[:3]] + [storage, torch]))
     yield importlib.import_module("lanner.sglang")
@@ -81,7 +97,7 @@ class Pool:
 
     def __init__(self, pieces: int, pages: int = 16, dtype: str = "float16"):
         self.page_size, self.pieces, self.dtype, self.layout = PAGE, pieces, dtype, "test"
-        self.kv_buffer = np.zeros((pieces, pages, 32), np.uint8)
+        self.kv_buffer = np.zeros((pieces, pages, 32), np.uint8).view(_Tensor)
 
     def get_page_buffer_meta(self, indices):
         pages = [int(index) // PAGE for index in indices[::PAGE]]
@@ -130,6 +146,49 @@ def test_pages_come_back(make, pieces):
     assert backend.batch_get_v1(keys[:4], pool.indices(0, 1, 2, 3)) == [True, True, False, True]
     backend.clear()
     assert backend.batch_exists(keys) == 0
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 8])
+def test_chains(make, pieces):
+    """With the pages before those of a call, objects are a chain: found and leased in one question, and read through the lease."""
+    pool = Pool(pieces, pages=64)
+    backend = make(pool, model_name=f"chain{pieces}")
+    backend.clear()
+    pool.kv_buffer[:] = np.random.default_rng(pieces).integers(0, 255, pool.kv_buffer.shape)
+    before = pool.kv_buffer.copy()
+    pages = [f"{page:064x}" for page in range(50)]
+    after = lambda *prefix: types.SimpleNamespace(prefix_keys=[page for part in prefix for page in part])
+    assert backend.batch_set_v1(pages[:20], pool.indices(*range(20)), after()) == [True] * 20
+    assert backend.batch_set_v1(pages[15:40], pool.indices(*range(15, 40)), after(pages[:15])) == [True] * 25
+    assert backend.batch_exists(pages, after()) == 40 and backend.batch_exists(pages[30:], after(pages[:30])) == 10
+    # Without their prefix they are other objects.
+    assert backend.batch_exists(pages) == 0 == backend.batch_exists(pages[30:], after())
+    pool.kv_buffer[:] = 0
+    assert backend.batch_get_v1(pages[30:40], pool.indices(*range(10)), after(pages[:30])) == [True] * 10
+    assert (pool.kv_buffer[:, :10] == before[:, 30:40]).all() and not pool.kv_buffer[:, 10:].any()
+    # Leased by the question: what is removed before the read is read all the same, and afterwards it's a miss.
+    assert backend.batch_exists(pages[:5], after()) == 5
+    backend.client.remove_batch(backend._pools["kv"].stored_keys(pages[:1], []))
+    assert backend.batch_get_v1(pages[:5], pool.indices(*range(20, 25)), after()) == [True] * 5
+    assert (pool.kv_buffer[:, 20:25] == before[:, :5]).all()
+    assert backend.batch_get_v1(pages[:2], pool.indices(30, 31), after()) == [False, True]
+    # What stands before may have left the store.
+    assert backend.batch_exists(pages, after()) == 0 and backend.batch_exists(pages[1:], after(pages[:1])) == 39
+    assert backend.batch_set_v1(pages[:2], pool.indices(40, 41), after()) == [True] * 2
+    assert backend.batch_exists(pages, after()) == 40
+
+
+def test_a_lease_that_ended_is_asked_for_again(sglang, own_server):
+    pool = Pool(2)
+    backend = sglang.HiCacheLanner(config(own_server.url()))
+    backend.register_mem_pool_host(pool)
+    pool.kv_buffer[:] = 7
+    pages = ["a" * 64, "b" * 64]
+    backend.batch_set_v1(pages, pool.indices(0, 1))
+    assert backend.batch_exists(pages) == 2
+    backend.client.remove_batch(backend._pools["kv"].keys(pages[1:]))
+    time.sleep(1.2)
+    assert backend.batch_get_v1(pages, pool.indices(2, 3)) == [True, False]
 
 
 def test_what_changes_the_bytes_changes_the_keys(make, sglang, server):
@@ -198,8 +257,6 @@ def test_a_store_that_is_gone_is_a_store_without_pages(sglang):
         for _ in range(200):
             if backend.batch_set_v1(["a" * 64], pool.indices(0)) == [True]:
                 break
-            import time
-
             time.sleep(0.02)
         assert backend.batch_exists(["a" * 64]) == 1
     finally:
@@ -229,4 +286,6 @@ def test_a_name_space_describes_itself_and_can_be_cleared(client):
         keys = [space.key(str(page)) for page in range(start, start + 2500)]
         client.upsert_batch(keys, [b"x"] * 2500)
     client.upsert("beside", b"x")
-    assert space.clear(client) == 5000 and client.exists("beside")
+    client.put_chain([f"{space.prefix}/chain/{page}" for page in range(40)], 0, [b"x"] * 40)
+    client.put_chain(["beside/chain"], 0, [b"x"])
+    assert space.clear(client) == 5040 and client.exists("beside") and len(client.match_chain(["beside/chain"])) == 1

@@ -47,7 +47,7 @@ def test_a_load_begins_behind_what_the_engine_has():
     planner = planner_for(tokens)
     chain = planner.wanted("r", 17, 4)
     assert chain == hashes_of(tokens)[:4]
-    assert planner.matched("r", 3, 4) == 8
+    assert planner.matched("r", 4, 3, 4) == 8
     planner.allocated("r", [90, 91, 92, 93, 94], 8)
     (load,) = planner.take_loads()
     assert (load.hashes, load.start, load.block_ids) == (chain[:3], 1, [91, 92])
@@ -61,8 +61,8 @@ def test_a_load_begins_behind_what_the_engine_has():
 
 def test_nothing_is_loaded_where_the_engine_has_more_or_half_a_block():
     planner = planner_for(list(range(20)))
-    assert planner.matched("r", 1, 8) == 0
-    assert planner.matched("r", 3, 6) == 0
+    assert planner.matched("r", 4, 1, 8) == 0
+    assert planner.matched("r", 4, 3, 6) == 0
     planner.allocated("r", [1, 2], 0)
     assert planner.take_loads() == []
 
@@ -88,7 +88,7 @@ def test_chunks_decode_and_preemption():
 def test_what_failed_to_load_is_saved_when_it_was_computed():
     tokens = list(range(17))
     planner = planner_for(tokens)
-    planner.matched("r", 4, 0)
+    planner.matched("r", 4, 4, 0)
     planner.scheduled("r", [1, 2, 3, 4, 5], is_fresh=True)
     assert planner.save("r", 17) is None
     planner.failed({3, 4, 99})
@@ -142,7 +142,7 @@ def test_every_block_that_is_read_is_what_was_computed(seed, server):
         local = 0
         chain = planner.wanted(name, len(tokens), local)
         held = len(client.match_chain(keys(chain))) if chain else 0
-        external = planner.matched(name, held, local)
+        external = planner.matched(name, len(chain), held, local)
         planner.allocated(name, taken, external)
         at = external
         for load in planner.take_loads():

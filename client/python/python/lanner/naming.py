@@ -9,6 +9,7 @@ A key is ``NAMESPACE/{PAGE}PIECE``. What is in braces is the placement tag: all 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import logging
@@ -23,6 +24,8 @@ logger = logging.getLogger("lanner")
 FORMAT = 1
 #: Below it each name space describes itself, for people: ``lanner ls lanner:namespace:`` and ``lanner get``.
 DESCRIPTIONS = "lanner:namespace:"
+#: Keys that are removed at a time.
+_AT_ONCE = 4096
 
 
 @dataclass(frozen=True)
@@ -32,13 +35,13 @@ class Namespace:
     engine: str
     facts: dict[str, Any] = field(default_factory=dict)
 
-    @property
+    @functools.cached_property
     def description(self) -> str:
         """All facts as JSON, always in the same form."""
         everything = {"engine": self.engine, "format": FORMAT, **self.facts}
         return json.dumps(everything, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
 
-    @property
+    @functools.cached_property
     def prefix(self) -> str:
         """The engine's name and 128 bits of the facts' SHA-256."""
         return f"{self.engine}:{hashlib.sha256(self.description.encode()).hexdigest()[:32]}"
@@ -58,14 +61,16 @@ class Namespace:
             logger.warning("the name space's description wasn't stored: %s", error)
 
     def clear(self, client: _lanner.Client) -> int:
-        """Removes all objects of the name space; how many."""
+        """Removes all objects of the name space, also those of chains; how many. Lists all keys that begin with a placement tag."""
         removed = 0
-        while keys := [key for key, _ in client.list(self.prefix + "/", limit=4096)]:
+        while keys := [key for key, _ in client.list(self.prefix + "/", limit=_AT_ONCE)]:
             now = sum(client.remove_batch(keys))
             removed += now
             if now == 0:
                 break
-        return removed
+        mine = self.prefix.encode() + b"/"
+        blocks = [key for key, _ in client.list("{") if key[key.find(b"}") + 1 :].startswith(mine)]
+        return removed + sum(sum(client.remove_batch(blocks[at : at + _AT_ONCE])) for at in range(0, len(blocks), _AT_ONCE))
 
 
 def digest_of_config(config: Any) -> str:

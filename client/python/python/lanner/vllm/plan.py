@@ -41,11 +41,39 @@ class _Request:
     local_tokens: int = 0
 
 
+class Known:
+    """Blocks that the store was seen to have or was given, the latest so many. A block that it has lost since may still be here, but isn't for long:
+    whoever asks the store for its chain says so."""
+
+    def __init__(self, limit: int = 1 << 16) -> None:
+        self._limit = limit
+        self._hashes: dict[bytes, None] = {}
+
+    def add(self, hashes: Iterable[bytes]) -> None:
+        for each in hashes:
+            self._hashes.pop(each, None)
+            self._hashes[each] = None
+        while len(self._hashes) > self._limit:
+            del self._hashes[next(iter(self._hashes))]
+
+    def discard(self, hashes: Iterable[bytes]) -> None:
+        for each in hashes:
+            self._hashes.pop(each, None)
+
+    def leading(self, hashes: Sequence[bytes]) -> int:
+        """How many of a chain's blocks are known before the first that isn't."""
+        return next((index for index, each in enumerate(hashes) if each not in self._hashes), len(hashes))
+
+    def clear(self) -> None:
+        self._hashes.clear()
+
+
 class Planner:
     """The scheduler's side."""
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
+        self.known = Known()
         self._requests: dict[str, _Request] = {}
         self._loads: dict[str, Load] = {}
 
@@ -59,15 +87,21 @@ class Planner:
 
     def wanted(self, request_id: str, tokens: int, local_tokens: int) -> list[bytes]:
         """The chain to ask the store for, if it can be of use to a request that has ``local_tokens`` in the engine already. One token is left
-        to be computed, because the engine needs its logits."""
-        hashes = self._requests[request_id].hashes()
-        end = min((tokens - 1) // self.block_size, len(hashes), MAX_CHAIN_BLOCKS)
-        return list(hashes[:end]) if end > local_tokens // self.block_size else []
-
-    def matched(self, request_id: str, held: int, local_tokens: int) -> int:
-        """Tokens that the store has beyond the engine's, if it holds the first ``held`` blocks."""
+        to be computed, because the engine needs its logits. Blocks that the engine has aren't saved again while the store is known to have them."""
         request = self._requests[request_id]
-        request.saved, request.local_tokens = max(request.saved, held), local_tokens
+        hashes = request.hashes()
+        end = min((tokens - 1) // self.block_size, len(hashes), MAX_CHAIN_BLOCKS)
+        local = local_tokens // self.block_size
+        request.saved = max(request.saved, self.known.leading(hashes[:local]))
+        return list(hashes[:end]) if end > local else []
+
+    def matched(self, request_id: str, asked: int, held: int, local_tokens: int) -> int:
+        """Tokens that the store has beyond the engine's, if it was asked for the first ``asked`` blocks and holds the first ``held``."""
+        request = self._requests[request_id]
+        hashes = request.hashes()
+        self.known.add(hashes[:held])
+        self.known.discard(hashes[held:asked])
+        request.saved, request.local_tokens = held, local_tokens
         if local_tokens % self.block_size:
             return 0
         return max(0, held * self.block_size - local_tokens)
@@ -107,6 +141,7 @@ class Planner:
         if end <= request.saved:
             return None
         start, request.saved = request.saved, end
+        self.known.add(hashes[start:end])
         return Save(list(hashes[:end]), start, request.block_ids[:end])
 
     def failed(self, block_ids: Iterable[int]) -> None:
@@ -116,6 +151,7 @@ class Planner:
             first = next((index for index, block in enumerate(request.block_ids) if block in bad), None)
             if first is not None:
                 request.saved = min(request.saved, first)
+                self.known.discard(request.hashes()[first:])
 
 
 class Tainted:
@@ -135,6 +171,11 @@ class Tainted:
         """Whether all that the save's blocks were computed with is good. The blocks that it stores were computed anew."""
         self._block_ids.difference_update(save.block_ids[save.start :])
         return self._block_ids.isdisjoint(save.block_ids[: save.start])
+
+
+def keys(prefix: str, hashes: Iterable[bytes]) -> list[str]:
+    """The keys of a chain's blocks in a name space."""
+    return [f"{prefix}/{digest.hex()}" for digest in hashes]
 
 
 def block_ranges(start: int, block_ids: Sequence[int], layer: int, layer_bytes: int) -> list[tuple[int, int, int, int]]:

@@ -7,6 +7,9 @@
 SGLang calls it from three threads: one asks what is there, one reads, one writes. A page of a pool is one object, or two (K and V) where the
 pool has it in two pieces: those are read to and written from the pool itself, the others are put together first. An answer never says more
 than is there: a page counts only if all its objects were read, with the lengths they should have. What can't be read or written is a miss.
+
+With ``"hicache_storage_pass_prefix_keys": true`` SGLang says which pages stand before those of a call, so the KV pool's objects are stored as a chain
+(docs/chains.md), and one question finds out how many are there. Either way the answer comes with a lease, so the read that follows asks nothing.
 """
 
 from __future__ import annotations
@@ -26,44 +29,14 @@ from sglang.srt.mem_cache.hicache_storage import (
     PoolTransferResult,
 )
 
-from . import _lanner, errors
-from .naming import Namespace
+from .. import _lanner, errors
+from ..naming import Namespace
+from .pool import MAX_CHAIN_BLOCKS, Leased, Pool
 
 logger = logging.getLogger("lanner.sglang")
 
-#: Pools with up to so many pieces a page have an object for each.
-_MAX_PIECES = 2
 #: Failures are logged at most this often; an engine whose store is down makes hundreds a second.
 _LOG_EVERY_SECONDS = 10.0
-
-
-class _Pool:
-    """A pool of the host's and where its pages' objects are."""
-
-    def __init__(self, name: str, pool: Any, namespace: Namespace) -> None:
-        self.name, self.pool, self.namespace = name, pool, namespace
-        self.page_size = pool.page_size
-        _, sizes = pool.get_page_buffer_meta(torch.arange(self.page_size))
-        self.pieces_per_page = len(sizes)
-        self.page_bytes = sum(sizes)
-        self.is_split = self.pieces_per_page <= _MAX_PIECES
-        self.suffixes = [f":{piece}" for piece in range(self.pieces_per_page)] if self.is_split else [""]
-
-    def keys(self, pages: list[str]) -> list[str]:
-        """The keys of all objects of the pages, page by page."""
-        return [self.namespace.key(page, suffix) for page in pages for suffix in self.suffixes]
-
-    def per_page(self, outcomes: list[Any], good: Any) -> list[bool]:
-        """For each page whether all of its objects' outcomes are good."""
-        count = len(self.suffixes)
-        return [all(map(good, outcomes[at : at + count])) for at in range(0, len(outcomes), count)]
-
-    def memory(self, host_indices: torch.Tensor) -> tuple[list[list[int]], list[list[int]]]:
-        """Addresses and sizes of the pieces of each object of the pages."""
-        addresses, sizes = self.pool.get_page_buffer_meta(host_indices)
-        step = 1 if self.is_split else self.pieces_per_page
-        cut = lambda flat: [list(flat[at : at + step]) for at in range(0, len(flat), step)]
-        return cut(addresses), cut(sizes)
 
 
 class HiCacheLanner(HiCacheStorage):
@@ -76,8 +49,9 @@ class HiCacheLanner(HiCacheStorage):
         extra = storage_config.extra_config or {}
         self.client = _lanner.Client(extra.get("url", "lanner://127.0.0.1:7411"))
         self._distinct = {name: extra.get(name) for name in ("revision", "weights_digest", "tag")}
-        self._pools: dict[str, _Pool] = {}
+        self._pools: dict[str, Pool] = {}
         self._last_log = 0.0
+        self._leased = Leased()
         # Without it SGLang hands over pages as flat tensors of its own.
         self._is_zero_copy = bool(extra.get("interface_v1", 0))
         self._flat = self._namespace("flat", {})
@@ -112,12 +86,12 @@ class HiCacheLanner(HiCacheStorage):
             "page_size": pool.page_size,
             **{fact: getattr(pool, fact, None) for fact in ("layer_num", "head_num", "head_dim", "start_layer", "end_layer")},
         }
-        facts["page_bytes"] = _Pool(name, pool, self._flat).page_bytes
+        facts["page_bytes"] = Pool(name, pool, self._flat).page_bytes
         if name == str(PoolName.KV) and not self._is_zero_copy:
             self._flat = self._namespace("flat", facts)
             self._flat.announce(self.client)
             return
-        self._pools[name] = _Pool(name, pool, self._namespace(name, facts))
+        self._pools[name] = Pool(name, pool, self._namespace(name, facts))
         self._pools[name].namespace.announce(self.client)
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
@@ -132,35 +106,84 @@ class HiCacheLanner(HiCacheStorage):
 
     # --- pages to and from the pools ----------------------------------------------------------------------------------------------------
 
-    def _are_there(self, pool: _Pool, pages: list[str]) -> list[bool]:
+    def _are_there(self, pool: Pool, pages: list[str]) -> list[bool]:
         if not pages:
             return []
         return pool.per_page(self.client.exists_batch(pool.keys(pages)), bool)
 
-    def _read(self, pool: _Pool, pages: list[str], host_indices: torch.Tensor) -> list[bool]:
+    def _lease(self, pool: Pool, pages: list[str], before: list[str] | None) -> int:
+        """How many leading pages are there. What is there is leased, and remembered for the read that follows."""
+        if not pages:
+            return 0
+        if before is None:
+            snapshot, first = self._prepare(pool.keys(pages)), 0
+        else:
+            # Of the pages before these, only the names count: they may have left the store, and these not.
+            keys = pool.keys([*before, *pages], is_chain=True)
+            first = len(before) * len(pool.suffixes)
+            snapshot = self.client.match_chain(keys[:MAX_CHAIN_BLOCKS])
+            if len(snapshot) < first or len(keys) > MAX_CHAIN_BLOCKS:
+                snapshot, first = self._prepare(_lanner.stored_keys(keys)[first:]), 0
+        held = (len(snapshot) - first) // len(pool.suffixes) if snapshot is not None else 0
+        if held:
+            self._leased.put(pool.name, pages[:held], snapshot, first)
+        return held
+
+    def _prepare(self, keys: list[Any]) -> _lanner.Snapshot | None:
+        """A snapshot of the leading ones of these objects that are there."""
+        while keys:
+            try:
+                return self.client.prepare_snapshot(keys)
+            except errors.NotFound as error:
+                keys = keys[: error.index]
+        return None
+
+    def _read(self, pool: Pool, pages: list[str], host_indices: torch.Tensor, before: list[str] | None = None) -> list[bool]:
         try:
             addresses, sizes = pool.memory(host_indices)
             started = time.perf_counter()
-            read = self.client.get_into_parts(pool.keys(pages), addresses, sizes, return_exceptions=True)
+            if not self._read_leased(pool, pages, addresses, sizes):
+                read = self.client.get_into_parts(pool.stored_keys(pages, before), addresses, sizes, return_exceptions=True)
+                self._log_first("read", read)
+                whole = [got == sum(parts) for got, parts in zip(read, sizes, strict=True)]
+            else:
+                whole = [True] * len(sizes)
             self._note("prefetch", len(pages), pool.page_bytes, started)
         except errors.LannerError as error:
             self._log("read", error)
             return [False] * len(pages)
-        self._log_first("read", read)
-        whole = [got == sum(parts) for got, parts in zip(read, sizes, strict=True)]
         return pool.per_page(whole, bool)
 
-    def _write(self, pool: _Pool, pages: list[str], host_indices: torch.Tensor) -> list[bool]:
+    def _read_leased(self, pool: Pool, pages: list[str], addresses: list[list[int]], sizes: list[list[int]]) -> bool:
+        """Reads all of the pages through the lease that was taken when they were asked for, or says that it can't be done so."""
+        if pool.buffer is None or (leased := self._leased.take(pool.name, pages)) is None:
+            return False
+        snapshot, first = leased
         try:
-            held = self._are_there(pool, pages)
+            if any(snapshot.value_bytes(first + index) != sum(parts) for index, parts in enumerate(sizes)):
+                return False
+            snapshot.read_into(pool.ranges(first, addresses, sizes), pool.buffer)
+        except errors.Stale:
+            return False
+        return True
+
+    def _write(self, pool: Pool, pages: list[str], host_indices: torch.Tensor, before: list[str] | None = None) -> list[bool]:
+        try:
+            keys, count = pool.stored_keys(pages, before), len(pool.suffixes)
+            held = pool.per_page(self.client.exists_batch(keys), bool) if pages else []
             if all(held):
                 return held
             addresses, sizes = pool.memory(host_indices)
-            keys, count = pool.keys(pages), len(pool.suffixes)
-            wanted = [index for index in range(len(keys)) if not held[index // count]]
-            pick = lambda items: [items[index] for index in wanted]
             started = time.perf_counter()
-            put = self.client.put_from_parts(pick(keys), pick(addresses), pick(sizes), return_exceptions=True)
+            if before is None or pool.buffer is None or len(before) * count + len(keys) > MAX_CHAIN_BLOCKS:
+                wanted = [index for index in range(len(keys)) if not held[index // count]]
+                pick = lambda items: [items[index] for index in wanted]
+                put = self.client.put_from_parts(pick(keys), pick(addresses), pick(sizes), return_exceptions=True)
+            else:
+                wanted = range(held.index(False) * count, len(keys))
+                chain = pool.keys([*before, *pages], is_chain=True)
+                values = pool.values(addresses[wanted.start :], sizes[wanted.start :])
+                put = self.client.put_chain(chain, len(chain) - len(values), values, return_exceptions=True)
             self._note("backup", len(pages) - sum(held), pool.page_bytes, started)
         except errors.LannerError as error:
             self._log("written", error)
@@ -177,23 +200,21 @@ class HiCacheLanner(HiCacheStorage):
         pool = self._pools.get(str(PoolName.KV))
         try:
             if pool is None:
-                there = self.client.exists_batch(self._flat_keys(keys))
-            else:
-                there = self._are_there(pool, keys)
+                return _leading(self.client.exists_batch(self._flat_keys(keys)))
+            return self._lease(pool, keys, _prefix(extra_info))
         except errors.LannerError as error:
             self._log("asked for", error)
             return 0
-        return _leading(there)
 
     def batch_get_v1(
         self, keys: list[str], host_indices: torch.Tensor, extra_info: HiCacheStorageExtraInfo | None = None
     ) -> list[bool]:
-        return self._read(self._pools[str(PoolName.KV)], keys, host_indices)
+        return self._read(self._pools[str(PoolName.KV)], keys, host_indices, _prefix(extra_info))
 
     def batch_set_v1(
         self, keys: list[str], host_indices: torch.Tensor, extra_info: HiCacheStorageExtraInfo | None = None
     ) -> list[bool]:
-        return self._write(self._pools[str(PoolName.KV)], keys, host_indices)
+        return self._write(self._pools[str(PoolName.KV)], keys, host_indices, _prefix(extra_info))
 
     def batch_get_v2(
         self, transfers: list[PoolTransfer], extra_info: HiCacheStorageExtraInfo | None = None
@@ -270,6 +291,7 @@ class HiCacheLanner(HiCacheStorage):
 
     def close(self) -> None:
         self._pools.clear()
+        self._leased.clear()
 
     def _note(self, what: str, pages: int, page_bytes: int, started: float) -> None:
         if self.config.enable_storage_metrics and pages:
@@ -297,6 +319,11 @@ class HiCacheLanner(HiCacheStorage):
         if now - self._last_log >= _LOG_EVERY_SECONDS:
             self._last_log = now
             logger.warning("pages couldn't be %s, and count as missing: %s", what, error)
+
+
+def _prefix(extra_info: HiCacheStorageExtraInfo | None) -> list[str] | None:
+    """The pages before those of a call, if SGLang says which they are."""
+    return None if extra_info is None else extra_info.prefix_keys
 
 
 def _leading(flags: list[bool]) -> int:

@@ -1,0 +1,158 @@
+"""The processes that the harness starts: Lanner's server, engines, and the stores that Lanner is compared with."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+HERE = Path(__file__).parent
+CPUS = sorted(os.sched_getaffinity(0))
+#: Servers have the last CPU, Lanner's and others'.
+SERVER_CPU = CPUS[-1]
+#: What is left for engines, if they are to be kept off the servers' CPU.
+ENGINE_CPUS = CPUS[:-1] or CPUS
+#: A command on the servers' CPU.
+ON_SERVER_CPU = ["taskset", "-c", str(SERVER_CPU)]
+
+
+class Server:
+    """A lanner-server of its own."""
+
+    def __init__(self, binary: str, log: Path, memory: str = "1GiB") -> None:
+        command = [binary, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--cores", str(SERVER_CPU), "--memory", memory]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log.open("a"), text=True)
+        ready = self.process.stdout.readline()
+        if not ready.startswith("ready "):
+            raise SystemExit(f"{binary} didn't start; see {log}")
+        words = dict(word.split("=", 1) for word in ready.split()[1:])
+        self.address, self.admin = words["listen"], words["admin"]
+
+    def url(self, transport: str = "auto") -> str:
+        return f"lanner://{self.address}?transport={transport}&timeout=1s"
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+class Engine:
+    """A process of vLLM's (vllm_engine.py). It's ready when ``wait`` returns."""
+
+    def __init__(self, python: str, model: Path, log: Path, *flags: str, environment: dict[str, str] | None = None) -> None:
+        self.command, self.log = [python, str(HERE / "vllm_engine.py"), str(model), *flags], log
+        self.process = subprocess.Popen(
+            self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.open("a"), text=True, env=os.environ | (environment or {})
+        )
+
+    def wait(self) -> Engine:
+        self._answer()
+        return self
+
+    def ask(self, prompts: list[list[int]]) -> list[dict]:
+        """What became of each prompt."""
+        self.process.stdin.write(json.dumps(prompts) + "\n")
+        self.process.stdin.flush()
+        return self._answer()
+
+    def _answer(self):
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{' '.join(self.command)} ended with {self.process.wait()}; see {self.log}")
+        return json.loads(line)
+
+    def close(self, seconds: float = 60) -> None:
+        """Lets it end by itself, so that what it has to store is stored."""
+        self.process.stdin.close()
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+class LMCache:
+    """LMCache's server mode, and the engine's flags to use it."""
+
+    def __init__(self, python: str, log: Path) -> None:
+        port, http = free_port(), free_port()
+        command = [*ON_SERVER_CPU, str(Path(python).parent / "lmcache"), "server", "--host", "localhost", "--port", str(port), "--http-port", str(http)]
+        command += ["--chunk-size", "64", "--l1-size-gb", "1", "--eviction-policy", "LRU", "--supported-transfer-mode", "engine_driven"]
+        # It would send statistics of its use to its makers.
+        environment = os.environ | {"LMCACHE_TRACK_USAGE": "false"}
+        self.process = subprocess.Popen(command, stdout=log.open("a"), stderr=subprocess.STDOUT, env=environment)
+        wait_for(lambda: connects(port), self.process, f"LMCache's server didn't start; see {log}")
+        self.flags = ["--store", "lmcache", "--extra", json.dumps({"lmcache.mp.host": "tcp://localhost", "lmcache.mp.port": port})]
+        self.environment = {"LMCACHE_TRACK_USAGE": "false"}
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+class Mooncake:
+    """Mooncake's master and a process that owns the memory, and the engine's flags to use them."""
+
+    def __init__(self, python: str, folder: Path, log: Path) -> None:
+        rpc, metrics, http = free_port(), free_port(), free_port()
+        find = "import mooncake, pathlib; print(pathlib.Path(mooncake.__file__).parent / 'mooncake_master')"
+        master = subprocess.run([python, "-c", find], capture_output=True, text=True, check=True).stdout.strip()
+        command = [*ON_SERVER_CPU, master, f"--rpc_port={rpc}", f"--metrics_port={metrics}", "--enable_http_metadata_server=true"]
+        self.processes = [
+            subprocess.Popen([*command, f"--http_metadata_server_port={http}"], stdout=log.open("a"), stderr=subprocess.STDOUT)
+        ]
+        wait_for(lambda: connects(rpc) and connects(http), self.processes[0], f"mooncake_master didn't start; see {log}")
+        config = {
+            "metadata_server": f"http://127.0.0.1:{http}/metadata", "master_server_address": f"127.0.0.1:{rpc}", "protocol": "tcp",
+            "device_name": "", "mode": "standalone-store", "global_segment_size": 0, "local_buffer_size": 512 << 20,
+        }
+        own = (
+            "import json, sys; from mooncake.store import MooncakeDistributedStore as Store; store, config = Store(), json.loads(sys.argv[1]);"
+            "code = store.setup('127.0.0.1', config['metadata_server'], 1 << 30, 64 << 20, 'tcp', '', config['master_server_address']);"
+            "print('code', code, flush=True); sys.stdin.read()"
+        )
+        owner = subprocess.Popen(
+            [*ON_SERVER_CPU, python, "-c", own, json.dumps(config)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.open("a"), text=True
+        )
+        self.processes.append(owner)
+        while not (line := owner.stdout.readline()).startswith("code"):
+            if not line:
+                raise SystemExit(f"Mooncake's memory wasn't set up; see {log}")
+        (folder / "mooncake.json").write_text(json.dumps(config))
+        self.flags = ["--store", "mooncake"]
+        self.environment = {"MOONCAKE_CONFIG_PATH": str(folder / "mooncake.json"), "MOONCAKE_REQUESTER_LOCAL_HOSTNAME": "127.0.0.1"}
+
+    def stop(self) -> None:
+        for process in reversed(self.processes):
+            process.kill()
+            process.wait()
+
+
+def connects(port: int) -> bool:
+    with socket.socket() as one:
+        one.settimeout(1)
+        return one.connect_ex(("127.0.0.1", port)) == 0
+
+
+def wait_for(is_done, process: subprocess.Popen, failure: str, seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_done():
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise SystemExit(failure)
+        time.sleep(0.1)
+
+
+def metric(admin: str, name: str) -> float:
+    """The sum of a metric's values over a server's shards."""
+    with urllib.request.urlopen(f"http://{admin}/metrics", timeout=5) as page:
+        lines = [line.split() for line in page.read().decode().split("\n")]
+    return sum(float(words[-1]) for words in lines if words and words[0].split("{")[0] == name)
