@@ -26,6 +26,7 @@ pub mod faults;
 #[cfg(not(feature = "planted-faults"))]
 mod faults;
 mod filter_mapping;
+mod interrupt;
 mod lane;
 mod mapping;
 mod pending;
@@ -43,6 +44,7 @@ pub use client::{Client, Fallback, ObjectInfo, ServerInfo};
 pub use config::{ClientConfig, DEFAULT_PORT, TransportChoice};
 pub use dtype::Dtype;
 pub use engram::{EngramConfig, EngramError, EngramSet, EngramStore, RowFormat, RowIds};
+pub use interrupt::interrupt_calls_if;
 pub use lane::forget_lanes;
 pub use lanner_shared::time::{Clock, Instant};
 pub use lanner_shared::wire::put::Pin;

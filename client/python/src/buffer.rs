@@ -11,6 +11,7 @@ use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi::{Py_ssize_t, PyObject};
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::types::PyMemoryView;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::marker::PhantomData;
 
@@ -75,6 +76,11 @@ impl<'py> Export<'py> {
             0 => Ok(Export { view, held: PhantomData }),
             _ => Err(refused(object, flags, PyErr::fetch(object.py()))),
         }
+    }
+
+    /// A memory view of the object, which keeps its memory where it is for as long as it lives.
+    pub fn view_of(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyMemoryView>> {
+        PyMemoryView::from(&exporter_of(object)?)
     }
 
     /// For reading.

@@ -4,9 +4,11 @@ use crate::addresses::{self, Parts, Span};
 use crate::buffer::{self, Export};
 use crate::errors::OrRaise;
 use crate::fork::{ForkSafe, Held};
+use crate::interrupt;
 use crate::keys::Key;
 use crate::outcomes::{found, list_of};
 use crate::ranges::ranges_of;
+use crate::registered::Registered;
 use crate::snapshot::Snapshot;
 use lanner_client::{Client as RustClient, ClientConfig, Pin, PutOptions};
 use pyo3::exceptions::PyValueError;
@@ -22,14 +24,14 @@ pub struct Client {
 }
 
 /// What a put is told beside key and value.
-struct Options {
+pub struct Options {
     ttl: Option<Duration>,
     pin: Pin,
     group: Option<Key>,
 }
 
 impl Options {
-    fn new(ttl: Option<f64>, pin: Option<&str>, group: Option<Key>) -> PyResult<Options> {
+    pub fn new(ttl: Option<f64>, pin: Option<&str>, group: Option<Key>) -> PyResult<Options> {
         let pin = match pin {
             None | Some("none") => Pin::None,
             Some("soft") => Pin::Soft,
@@ -45,7 +47,7 @@ impl Options {
         Ok(Options { ttl: ttl.map(seconds).transpose()?, pin, group })
     }
 
-    fn as_rust(&self) -> PutOptions<'_> {
+    pub fn as_rust(&self) -> PutOptions<'_> {
         let group = self.group.as_ref().map_or(&b""[..], AsRef::as_ref);
         PutOptions { ttl: self.ttl, pin: self.pin, group }
     }
@@ -54,6 +56,7 @@ impl Options {
 impl Client {
     /// The client of this process.
     pub fn ours(&self, py: Python<'_>) -> PyResult<Held<RustClient>> {
+        interrupt::heed_signals(py)?;
         self.client.get(|| py.detach(|| RustClient::with_config(self.config.clone())).or_raise(py))
     }
 
@@ -280,6 +283,10 @@ impl Client {
         Snapshot::prepare(this, keys.iter().map(|key| key.as_ref().into()).collect())
     }
 
+    fn register(this: &Bound<'_, Client>, buffer: &Bound<'_, PyAny>) -> PyResult<Registered> {
+        Registered::of(this, buffer)
+    }
+
     fn match_chain(this: &Bound<'_, Client>, keys: Vec<Key>) -> PyResult<Snapshot> {
         Snapshot::of_chain(this, &keys)
     }
@@ -450,7 +457,7 @@ pub fn stored_keys<'py>(py: Python<'py>, keys: Vec<Key>) -> Vec<Bound<'py, PyByt
     lanner_client::chain::stored_keys(&keys).iter().map(|key| PyBytes::new(py, key)).collect()
 }
 
-fn check_lengths(keys: usize, others: usize, name: &str) -> PyResult<()> {
+pub fn check_lengths(keys: usize, others: usize, name: &str) -> PyResult<()> {
     if keys == others {
         return Ok(());
     }
@@ -458,7 +465,7 @@ fn check_lengths(keys: usize, others: usize, name: &str) -> PyResult<()> {
 }
 
 /// The outcomes of puts: whether each was stored, or was there already.
-fn stored<'py>(
+pub fn stored<'py>(
     py: Python<'py>,
     outcomes: Vec<lanner_client::Result<()>>,
     return_exceptions: bool,
@@ -468,7 +475,7 @@ fn stored<'py>(
 }
 
 /// The outcomes of reads: lengths in bytes.
-fn read<'py>(
+pub fn read<'py>(
     py: Python<'py>,
     outcomes: Vec<lanner_client::Result<u64>>,
     return_exceptions: bool,

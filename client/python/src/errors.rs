@@ -5,8 +5,11 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 
-/// The exception for an error of the client.
+/// The exception for an error of the client; if the call ended because a signal's handler raised one, that.
 pub fn exception(py: Python<'_>, error: &Error) -> PyErr {
+    if let Some(raised) = crate::interrupt::take_raised() {
+        return raised;
+    }
     made(py, "of_code", error.code(), error.to_string(), &fields(error))
 }
 

@@ -18,9 +18,11 @@ mod engram;
 mod errors;
 mod fork;
 mod ids;
+mod interrupt;
 mod keys;
 mod outcomes;
 mod ranges;
+mod registered;
 mod snapshot;
 mod tensor;
 
@@ -32,6 +34,7 @@ fn _lanner(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<client::Client>()?;
     module.add_class::<snapshot::Snapshot>()?;
+    module.add_class::<registered::Registered>()?;
     module.add_class::<engram::EngramStore>()?;
     module.add_class::<engram::EngramSet>()?;
     module.add_class::<tensor::ShardedTensor>()?;

@@ -3,7 +3,7 @@
 use crate::buffer::Export;
 use crate::client::Client;
 use crate::errors::{OrRaise, exception};
-use crate::fork::ForkSafe;
+use crate::fork::{ForkSafe, Held};
 use crate::keys::Key;
 use crate::ranges::ranges_of;
 use lanner_client::{Clock, Error, Freshness, Snapshot as RustSnapshot};
@@ -20,6 +20,12 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// The snapshot of this process.
+    pub fn held(&self, py: Python<'_>) -> PyResult<Held<RustSnapshot>> {
+        // What came over from a parent has ended for this process.
+        self.snapshot.ours().ok_or_else(|| exception(py, &Error::LeaseExpired { index: 0 }))
+    }
+
     /// A snapshot of `keys`.
     pub fn prepare(client: &Bound<'_, Client>, keys: Vec<Box<[u8]>>) -> PyResult<Snapshot> {
         let (py, ours) = (client.py(), client.get().ours(client.py())?);

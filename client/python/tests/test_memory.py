@@ -150,3 +150,32 @@ def test_what_has_only_dlpack(client, name):
     target = np.zeros(3)
     assert client.get_into(name, OnlyDlpack(target)) == 24
     assert target.tolist() == [0, 1, 2]
+
+
+def test_registered_memory(client, name):
+    memory = bytearray(range(200)) * 10
+    registered = client.register(memory)
+    assert len(registered) == registered.nbytes == 2000 and not registered.is_with_device
+    keys = [f"{name}{index}" for index in range(3)]
+    assert registered.put_batch(keys, [(0, 100), (100, 0), (1900, 100)]) == [True] * 3
+    assert registered.put_batch(keys[:1], [(5, 5)]) == [False]
+    assert registered.put_batch(keys[:1], [(5, 5)], replace=True) == [True]
+    assert registered.get_into_batch([*keys, "none"], [(1000, 5), (0, 0), (500, 100), (0, 9)]) == [5, 0, 100, None]
+    assert memory[1000:1005] == bytes(range(5, 10)) and memory[500:600] == memory[1900:]
+    assert registered.get_into(keys[2], 0, 100) == 100 and registered.get_into("none", 0, 100) is None
+    snapshot = client.prepare_snapshot(keys)
+    registered.read_from_snapshot(snapshot, [(2, 10, 20, 700), (0, 0, 5, 0)])
+    assert memory[700:720] == memory[1910:1930] and memory[:5] == bytes(range(5, 10))
+    for wrong in ((1999, 2), (2001, 0), (1 << 63, 1 << 63)):
+        with pytest.raises((ValueError, OverflowError)):
+            registered.get_into(keys[0], *wrong)
+    with pytest.raises(lanner.InvalidArgument):
+        registered.get_into_batch(keys[:2], [(0, 10), (5, 10)])
+    with pytest.raises(BufferError):
+        memory.append(1)
+    registered.close()
+    memory.append(1)
+    with pytest.raises(RuntimeError, match="closed"):
+        registered.get_into(keys[0], 0, 10)
+    with pytest.raises(BufferError):
+        client.register(b"read-only")

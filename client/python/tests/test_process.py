@@ -187,17 +187,18 @@ print(client.get("k"))
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_a_wait_can_be_interrupted(own_server, transport):
-    """Ctrl-C during a call raises KeyboardInterrupt once the call has ended: within the client's time-out."""
-    url = own_server.url(transport, timeout="1500ms")
+    """Ctrl-C during a call ends it and raises KeyboardInterrupt, long before the client's time-out."""
+    url = own_server.url(transport, timeout="20s")
     child = subprocess.Popen([sys.executable, "-c", INTERRUPTED, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert child.stdout.readline() == "ready\n"
     own_server.pause()
     child.stdin.write("\n")
     child.stdin.flush()
     time.sleep(0.3)
+    sent = time.monotonic()
     child.send_signal(signal.SIGINT)
-    word, seconds = child.stdout.readline().split()
-    assert word == "interrupted" and float(seconds) < 3
+    word, _ = child.stdout.readline().split()
+    assert word == "interrupted" and time.monotonic() - sent < 2
     own_server.resume()
     output, _ = child.communicate("\n", timeout=10)
     assert output == "b'v'\n"

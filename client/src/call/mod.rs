@@ -19,6 +19,7 @@ pub(crate) mod scatter;
 use crate::client::ClientInner;
 use crate::connection::rdma::link::{RdmaLink, ReaderId};
 use crate::connection::{Broken, Connection, Receiver};
+use crate::interrupt;
 use crate::lane::{Lane, Route, with_lane};
 use lanner_shared::time::{Clock, Instant};
 use lanner_shared::wire::Opcode;
@@ -339,6 +340,8 @@ fn run_on(client: &Arc<ClientInner>, lane: &mut Lane, call: &mut dyn Call) -> Re
     let started = lane.connecting_since().unwrap_or(now);
     let deadline = started.plus(config.timeout);
     let spin_until = now.plus(config.spin);
+    let is_interrupted = interrupt::question();
+    let mut ask_at = now.plus(interrupt::EVERY);
     let mut seen = None;
     loop {
         for _ in 0..POLLS_PER_LOOK {
@@ -354,6 +357,14 @@ fn run_on(client: &Arc<ClientInner>, lane: &mut Lane, call: &mut dyn Call) -> Re
         if now < spin_until {
             continue;
         }
+        if let Some(is_interrupted) = is_interrupted
+            && now >= ask_at
+        {
+            if is_interrupted() {
+                return Err(time_out(client, lane, call));
+            }
+            ask_at = Clock.now().plus(interrupt::EVERY);
+        }
         let news = Some(lane.news());
         if std::mem::replace(&mut seen, news) == news {
             let mut routes: SmallVec<[Route; 8]> = SmallVec::new();
@@ -362,7 +373,7 @@ fn run_on(client: &Arc<ClientInner>, lane: &mut Lane, call: &mut dyn Call) -> Re
                     routes.push(exchange.route);
                 }
             });
-            lane.sleep(&routes, deadline);
+            lane.sleep(&routes, if is_interrupted.is_some() { deadline.min(ask_at) } else { deadline });
         }
     }
 }

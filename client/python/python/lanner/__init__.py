@@ -12,7 +12,7 @@ What each call does, blocks on and raises stands in the stubs (``_lanner.pyi``);
 """
 
 from . import errors
-from ._lanner import Client, EngramSet, ShardedTensor, Snapshot, TensorSlice, __version__, stored_keys
+from ._lanner import Client, EngramSet, Registered, ShardedTensor, Snapshot, TensorSlice, __version__, stored_keys
 from .engram import EngramStore
 from .errors import (
     AlreadyExists,
@@ -35,6 +35,7 @@ __all__ = [
     "InvalidArgument",
     "LannerError",
     "NotFound",
+    "Registered",
     "ShardedTensor",
     "Snapshot",
     "Stale",

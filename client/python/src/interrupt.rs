@@ -1,0 +1,42 @@
+//! Signals during a call. Python's own handlers only leave a note, which the main thread reads between two instructions; a call that waits is
+//! one instruction, so it looks for notes itself. What a handler raises ends the call and is raised in its place.
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use std::cell::{Cell, RefCell};
+
+thread_local! {
+    /// Whether this thread's calls look for notes, or needn't.
+    static IS_SET_UP: Cell<bool> = const { Cell::new(false) };
+    static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
+}
+
+/// Has this thread's calls look for signals from now on, if it's the thread whose affair they are. The others mustn't: at the end of the
+/// interpreter they would wait for a lock that nobody gives up any more.
+pub fn heed_signals(py: Python<'_>) -> PyResult<()> {
+    if !IS_SET_UP.get() {
+        let threading = py.import(intern!(py, "threading"))?;
+        let current = threading.call_method0(intern!(py, "get_ident"))?;
+        if threading.call_method0(intern!(py, "main_thread"))?.getattr(intern!(py, "ident"))?.eq(current)? {
+            lanner_client::interrupt_calls_if(Some(has_raised));
+        }
+        IS_SET_UP.set(true);
+    }
+    Ok(())
+}
+
+/// Runs the handlers of signals that have come; whether one of them raised an exception.
+fn has_raised() -> bool {
+    Python::attach(|py| match py.check_signals() {
+        Ok(()) => false,
+        Err(raised) => {
+            RAISED.set(Some(raised));
+            true
+        }
+    })
+}
+
+/// What a handler raised during this thread's last call.
+pub fn take_raised() -> Option<PyErr> {
+    RAISED.take()
+}
