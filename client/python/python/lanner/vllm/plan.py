@@ -87,12 +87,12 @@ class Planner:
 
     def wanted(self, request_id: str, tokens: int, local_tokens: int) -> list[bytes]:
         """The chain to ask the store for, if it can be of use to a request that has ``local_tokens`` in the engine already. One token is left
-        to be computed, because the engine needs its logits. Blocks that the engine has aren't saved again while the store is known to have them."""
+        to be computed, because the engine needs its logits. Blocks that the store is known to have aren't saved again."""
         request = self._requests[request_id]
         hashes = request.hashes()
         end = min((tokens - 1) // self.block_size, len(hashes), MAX_CHAIN_BLOCKS)
         local = local_tokens // self.block_size
-        request.saved = max(request.saved, self.known.leading(hashes[:local]))
+        request.saved = max(request.saved, self.known.leading(hashes))
         return list(hashes[:end]) if end > local else []
 
     def matched(self, request_id: str, asked: int, held: int, local_tokens: int) -> int:
