@@ -1,6 +1,9 @@
 //! `lanner.Registered`.
 
-#![allow(clippy::disallowed_types, reason = "a device writes to one call's places at a time, whichever threads call")]
+#![allow(
+    clippy::disallowed_types,
+    reason = "a device writes to one call's places at a time, whichever threads call"
+)]
 
 use crate::buffer::Export;
 use crate::client::{Client, Options, check_lengths, read, stored};
