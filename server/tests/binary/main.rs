@@ -55,6 +55,13 @@ impl Served {
         rustix::process::kill_process(pid, signal).expect("sent");
     }
 
+    /// Stops it; returns once each of its threads stands still.
+    fn stop(&self) {
+        self.signal(libc::SIGSTOP);
+        let pid = rustix::process::Pid::from_raw(self.process.id() as i32).expect("a process");
+        rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::UNTRACED).expect("it is ours");
+    }
+
     /// How it ended, if it did within a time.
     fn ended_within(&mut self, time: Duration) -> Option<ExitStatus> {
         let began = Clock.now();
@@ -115,7 +122,7 @@ fn a_stopped_server_costs_no_more_than_the_time_out() {
         let url = format!("lanner://{}?transport={transport}&timeout=400ms", server.field("listen"));
         let client = Client::connect(&url).expect("a server that answers");
         client.put(b"key", b"value").expect("stored");
-        server.signal(libc::SIGSTOP);
+        server.stop();
         // A thread has connections of its own, so that each connects anew.
         let attempts = |threads: usize| {
             std::thread::scope(|scope| {
