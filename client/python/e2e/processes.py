@@ -129,6 +129,11 @@ class Mooncake:
                 raise SystemExit(f"Mooncake's memory wasn't set up; see {log}")
         (folder / "mooncake.json").write_text(json.dumps(config))
         self.flags = ["--store", "mooncake"]
+        #: For SGLang's backend.
+        self.sglang_config = {
+            "master_server_address": f"127.0.0.1:{rpc}", "local_hostname": "127.0.0.1", "metadata_server": config["metadata_server"],
+            "global_segment_size": 0, "protocol": "tcp", "device_name": "", "check_server": False,
+        }
         self.environment = {"MOONCAKE_CONFIG_PATH": str(folder / "mooncake.json"), "MOONCAKE_REQUESTER_LOCAL_HOSTNAME": "127.0.0.1"}
 
     def stop(self) -> None:

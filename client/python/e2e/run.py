@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from plot import bars
-from processes import ENGINE_CPUS, HERE, Engine, LMCache, Server
+from processes import ENGINE_CPUS, HERE, Engine, LMCache, Mooncake, Server
 
 TOKENS, SYSTEM, TURNS, TALKS = 2048, 512, 4, 4
 
@@ -62,6 +62,10 @@ def vllm_runs(options: argparse.Namespace, folder: Path) -> tuple[list[dict], bo
         found.append("Lanner over TCP, restarted engine")
         small = ["--no-prefix-cache", "--batched-tokens", "512", "--kv-bytes", str(80 << 20), "--together"]
         runs["chunked prefill, preemption, no prefix cache"] = run(*lanner(), *small)
+        behind = ["--store", "tier", "--url", server.url()]
+        runs["behind OffloadingConnector, cold"] = run(*behind)
+        runs["behind OffloadingConnector, restarted engine"] = run(*behind)
+        found.append("behind OffloadingConnector, restarted engine")
         runs["two ranks, no store"] = run("--ranks", "2")
         runs["two ranks, cold"] = run(*lanner(), "--ranks", "2")
         runs["two ranks, restarted engine"] = run(*lanner(), "--ranks", "2")
@@ -110,6 +114,9 @@ def hicache_runs(options: argparse.Namespace, folder: Path) -> tuple[list[dict],
         cases += [("Lanner, TCP", "lanner", tcp), ("Lanner, TCP, chains", "lanner", [*tcp, "--chain"])]
         cases += [(f"Lanner, {layout}", "lanner", [*shm, "--layout", layout]) for layout in ("page_first", "layer_first")]
         cases += [("two ranks, MLA", "lanner", [*shm, "--ranks", "2", "--mla"]), ("two ranks, chains", "lanner", [*shm, "--ranks", "2", "--chain"])]
+    mooncake = Mooncake(options.sglang_python, folder, folder / "mooncake.log") if options.compare else None
+    if mooncake is not None:
+        cases.append(("Mooncake", "mooncake", ["--extra", json.dumps(mooncake.sglang_config)]))
     environment = os.environ | {
         "PATH": f"{Path(options.sglang_python).parent}:{os.environ['PATH']}",
         "SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR": str(folder / "hicache-files"),
@@ -119,12 +126,14 @@ def hicache_runs(options: argparse.Namespace, folder: Path) -> tuple[list[dict],
         command = [options.sglang_python, str(HERE / "hicache.py"), backend, *flags]
         command += [] if "--ranks" in flags else ["--cpus", json.dumps(ENGINE_CPUS)]
         # SGLang's own Mooncake backend then finds Lanner.
-        more = {"PYTHONPATH": str(HERE.parent / "mooncake-shim")} if backend == "mooncake" else {}
+        more = {"PYTHONPATH": str(HERE.parent / "mooncake-shim")} if name.endswith("on Lanner") else {}
         with (folder / "sglang.log").open("a") as errors:
             done = subprocess.run(command, stdout=subprocess.PIPE, stderr=errors, text=True, timeout=300, env=environment | more)
         lines = [line for line in done.stdout.split("\n") if line.startswith("{")]
         rows.append({"case": name, "correct": False} | (json.loads(lines[-1]) if done.returncode == 0 and lines else {}))
     server.stop()
+    if mooncake is not None:
+        mooncake.stop()
     return rows, all(row["correct"] for row in rows)
 
 

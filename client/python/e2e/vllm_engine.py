@@ -4,8 +4,8 @@
 
 A line of standard input is a list of prompts, each a list of token ids; they are generated one after the other, or with ``--together`` at the
 same time. Its answer is a line of standard output: a list of {"tokens", "ttft_ms", "total_ms", "cached"}, in the order of the prompts. The first
-line of all says {"ready": true}. ``--store`` names the connector: none, ``lanner``, or for comparison ``lmcache`` or ``mooncake``, whose
-addresses are in ``--extra`` and in MOONCAKE_CONFIG_PATH.
+line of all says {"ready": true}. ``--store`` names the connector: none, ``lanner``, ``tier`` (Lanner behind vLLM's OffloadingConnector), or for comparison
+``lmcache`` or ``mooncake``, whose addresses are in ``--extra`` and in MOONCAKE_CONFIG_PATH.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import time
 
 CONNECTORS = {
     "lanner": ("LannerConnector", "lanner.vllm"),
+    "tier": ("OffloadingConnector", None),
     "lmcache": ("LMCacheMPConnector", None),
     "mooncake": ("MooncakeStoreConnector", None),
 }
@@ -72,7 +73,12 @@ def transfer_config(options: argparse.Namespace):
     if options.store is None:
         return None
     name, module = CONNECTORS[options.store]
-    extra = {"url": options.url, **options.extra} if options.store == "lanner" else options.extra
+    extra = options.extra
+    if options.store == "lanner":
+        extra = {"url": options.url, **extra}
+    if options.store == "tier":
+        tier = {"type": "LannerTier", "module_path": "lanner.vllm.tier", "url": options.url}
+        extra = {"spec_name": "CpuTieringSpec", "spec_module_path": "cpu_offload", "cpu_bytes_to_use": 128 << 20, "secondary_tiers": [tier], **extra}
     # With the default, `fail`, one block that can't be loaded ends its request.
     return KVTransferConfig(
         kv_connector=name, kv_connector_module_path=module, kv_role="kv_both", kv_load_failure_policy="recompute",
