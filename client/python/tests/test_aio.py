@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import numpy as np
 import pytest
 
 import lanner
@@ -68,3 +69,16 @@ def test_stubs_name_every_call():
         assert members == described, name
     functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     assert functions == {name for name, what in vars(_lanner).items() if callable(what) and name not in classes}
+
+
+def test_any_other_call(server, name):
+    async def use():
+        async with aio.Client(lanner.Client(server.url())) as client:
+            tensor = await client.run(lanner.ShardedTensor.create, client.client, f"{name}t", "float32", [4, 2], parts=2)
+            for part in range(2):
+                await client.run(tensor.write_part, part, np.full(4, part, np.float32))
+            whole = np.empty((4, 2), np.float32)
+            await client.run(tensor.whole().read_into, whole)
+            assert whole[:2].sum() == 0 and whole[2:].sum() == 4
+
+    asyncio.run(use())

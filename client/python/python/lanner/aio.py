@@ -37,12 +37,13 @@ class Client:
         return cls(await asyncio.to_thread(_lanner.Client, url), threads)
 
     async def prepare_snapshot(self, keys: Any) -> Snapshot:
-        return Snapshot(await self._run(self.client.prepare_snapshot, keys), self)
+        return Snapshot(await self.run(self.client.prepare_snapshot, keys), self)
 
     async def match_chain(self, keys: Any) -> Snapshot:
-        return Snapshot(await self._run(self.client.match_chain, keys), self)
+        return Snapshot(await self.run(self.client.match_chain, keys), self)
 
-    async def _run(self, call: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+    async def run(self, call: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        """Any other call that waits, in one of the client's threads: ``await client.run(store.lookup_into, row_ids, out)``."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, functools.partial(call, *arguments, **keywords))
 
@@ -65,10 +66,10 @@ class Snapshot:
         self._client = client
 
     async def read_into(self, ranges: Any, buffer: Any, *, checked: bool = False, refresh: bool = False) -> None:
-        await self._client._run(self.snapshot.read_into, ranges, buffer, checked=checked, refresh=refresh)
+        await self._client.run(self.snapshot.read_into, ranges, buffer, checked=checked, refresh=refresh)
 
     async def refresh(self) -> None:
-        await self._client._run(self.snapshot.refresh)
+        await self._client.run(self.snapshot.refresh)
 
     def __len__(self) -> int:
         return len(self.snapshot)
@@ -76,7 +77,7 @@ class Snapshot:
 
 def _coroutine(name: str) -> Callable[..., Any]:
     async def call(self: Client, *arguments: Any, **keywords: Any) -> Any:
-        return await self._run(getattr(self.client, name), *arguments, **keywords)
+        return await self.run(getattr(self.client, name), *arguments, **keywords)
 
     call.__name__, call.__qualname__ = name, f"Client.{name}"
     call.__doc__ = f"``lanner.Client.{name}``."

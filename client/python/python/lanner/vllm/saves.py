@@ -25,6 +25,8 @@ logger = logging.getLogger("lanner.vllm")
 _DRAIN_SECONDS = 10.0
 #: Memory for copies is kept up to so many bytes: the first touch of fresh pages takes longer than the copy.
 _KEPT_BYTES = 64 << 20
+#: How long a copy lets the engine's thread go first, which has a token to hand out; the next step's beginning ends that.
+_PATIENCE_SECONDS = 0.002
 
 
 class Saves:
@@ -37,6 +39,7 @@ class Saves:
         self._copier, self._writer = ThreadPoolExecutor(1, "lanner-copy"), ThreadPoolExecutor(1, "lanner-save")
         self._copies: list[Future[None]] = []
         self._lock = threading.Lock()
+        self._is_urgent = threading.Event()
         self._kept: list[np.ndarray] = []
 
     def submit(self, save: Save) -> None:
@@ -52,9 +55,12 @@ class Saves:
 
     def fence(self) -> None:
         """Returns when no block is needed any more."""
-        for copy in self._copies:
-            copy.result()
-        self._copies.clear()
+        if self._copies:
+            self._is_urgent.set()
+            for copy in self._copies:
+                copy.result()
+            self._copies.clear()
+            self._is_urgent.clear()
 
     def close(self) -> None:
         """Stores what waits, for a while."""
@@ -70,6 +76,7 @@ class Saves:
     # --- in the threads -------------------------------------------------------------------------------------------------------------------
 
     def _copy(self, save: Save, block_ids: list[int], size: int) -> None:
+        self._is_urgent.wait(_PATIENCE_SECONDS)
         memory = self._memory(size)
         values = memory[:size].reshape(len(block_ids), len(self.layers), -1)
         for index, layer in enumerate(self.layers):
