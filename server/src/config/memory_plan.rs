@@ -13,6 +13,7 @@ use crate::filter::KeyFilter;
 use crate::memory::extents::UNIT_BYTES;
 use crate::memory::{index, slots};
 use crate::runtime::EXECUTOR_IO_MEMORY_BYTES;
+use crate::shard::most_answer_bytes;
 
 /// Bytes that a connection receives into. A put's value goes from the socket to the segment behind the first of them, so more
 /// would only move fewer, larger frames.
@@ -134,6 +135,16 @@ impl MemoryPlan {
                     "{GHOST_BYTES} bytes for each {} of a segment to remember what was evicted, and a sample of the keys",
                     adaptive::BYTES_PER_GHOST
                 ),
+            ),
+            line(
+                "answers about chains",
+                config
+                    .tenants
+                    .iter()
+                    .map(|tenant| shards * most_answer_bytes(config.segment_bytes(tenant)))
+                    .sum(),
+                When::AtMost,
+                "what was said of the groups of blocks that are asked for again and again".to_owned(),
             ),
             line(
                 "key filters",

@@ -28,6 +28,10 @@ const SEGMENT_BYTES_PER_ANSWER: u64 = 512 << 10;
 const MOST_ANSWERS: u64 = 2048;
 /// The longest question that is kept: 32 keys of 64 bytes, which hold any digest in hexadecimal digits.
 const MOST_KEY_BYTES: usize = GROUP_BLOCKS * (2 + 64);
+/// Bytes that one answer takes, at most: vectors grow by doubling.
+const MOST_ANSWER_BYTES: u64 = (size_of::<GroupAnswer>()
+    + 2 * (MOST_KEY_BYTES + GROUP_BLOCKS * (size_of::<u16>() + size_of::<Descriptor>())))
+    as u64;
 /// Fewer blocks are looked up as fast.
 const FEWEST_BLOCKS: usize = 2;
 /// What no group's prefix is.
@@ -73,8 +77,7 @@ pub(super) struct GroupAnswers {
 
 impl GroupAnswers {
     pub(super) fn new(segment_bytes: u64) -> GroupAnswers {
-        let answers = (segment_bytes / SEGMENT_BYTES_PER_ANSWER).clamp(2, MOST_ANSWERS).next_power_of_two();
-        let table: Box<[GroupAnswer]> = (0..answers).map(|_| GroupAnswer::NONE).collect();
+        let table: Box<[GroupAnswer]> = (0..answers_of(segment_bytes)).map(|_| GroupAnswer::NONE).collect();
         let bytes = size_of_val(&*table) as u64;
         GroupAnswers { table, bytes }
     }
@@ -116,6 +119,15 @@ impl GroupAnswers {
             if self.table[other].leased_until < self.table[one].leased_until { other } else { one }
         })
     }
+}
+
+fn answers_of(segment_bytes: u64) -> u64 {
+    (segment_bytes / SEGMENT_BYTES_PER_ANSWER).clamp(2, MOST_ANSWERS).next_power_of_two()
+}
+
+/// Bytes of memory that the answers of a shard with such a segment take, at most.
+pub(crate) fn most_answer_bytes(segment_bytes: u64) -> u64 {
+    answers_of(segment_bytes) * MOST_ANSWER_BYTES
 }
 
 impl GroupAnswer {
@@ -412,6 +424,7 @@ mod tests {
         let mut shard = TestShard::new(4 << 20, ShardConfig::default());
         let bytes = |shard: &TestShard| shard.group_answers.bytes();
         let empty = bytes(&shard);
+        assert!(empty < most_answer_bytes(4 << 20));
         for number in 0..200 {
             let group = Group::new(&format!("{number}: {}", "x".repeat(number * 3)));
             group.stored.iter().for_each(|key| {
@@ -421,8 +434,7 @@ mod tests {
         }
         let held = |answer: &GroupAnswer| answer.heap_bytes();
         assert_eq!(bytes(&shard), empty + shard.group_answers.table.iter().map(held).sum::<u64>());
-        let most = 2 * MOST_KEY_BYTES + GROUP_BLOCKS * (2 + size_of::<Descriptor>());
-        assert!(bytes(&shard) - empty <= (shard.group_answers.table.len() * most) as u64);
+        assert!(bytes(&shard) <= most_answer_bytes(4 << 20));
         let kept = shard.group_answers.table.iter().filter(|answer| answer.prefix != NO_GROUP).count();
         assert_eq!(kept, shard.group_answers.table.len());
     }

@@ -81,6 +81,7 @@ use tuning::Tuning;
 
 pub use evict::Watermarks;
 pub use group_answers::GroupQuestion;
+pub(crate) use group_answers::most_answer_bytes;
 pub use list::ListPage;
 pub use put::PutTicket;
 pub use query::Found;
