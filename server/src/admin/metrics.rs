@@ -95,6 +95,11 @@ const METRICS: &[Metric] = &[
         help: "Leading blocks found of each group of up to 32 blocks of a chain that match_chain asked for",
         source: Source::Histogram(prefix_blocks),
     },
+    counter(
+        "lanner_groups_answered_again",
+        "Those of these groups whose last answer was still right and given again",
+        Source::Stats(|stats| stats.groups_answered_again),
+    ),
     counter("lanner_evictions", "Objects evicted", Source::Labelled("reason", evictions)),
     counter("lanner_evicted_bytes", "Bytes of evicted objects", Source::Stats(|stats| stats.evicted_bytes)),
     Metric {

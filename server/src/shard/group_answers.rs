@@ -178,6 +178,7 @@ impl Shard {
         }
         self.counters.count_hits(Opcode::MatchChain, question.blocks as u64);
         self.count_prefix(question.blocks as u16);
+        self.counters.groups_answered_again += 1;
         Some(key_bytes)
     }
 
@@ -343,7 +344,8 @@ mod tests {
             let query = |key: &Vec<u8>| shard.query(at(0), key, Opcode::Query).unwrap().descriptor();
             assert_eq!(again, group.stored[..blocks].iter().map(query).collect::<Vec<_>>());
         }
-        assert_eq!(shard.stats(at(0)).hits(Opcode::MatchChain), hits + 15);
+        let stats = shard.stats(at(0));
+        assert_eq!((stats.hits(Opcode::MatchChain), stats.groups_answered_again), (hits + 15, 5));
         let ask = |shard: &mut TestShard, keys: &[u8], blocks| {
             let question = GroupQuestion { keys, blocks, ..group.question(5) };
             shard.answer_group_again(at(0), &question, &mut Vec::new())

@@ -60,6 +60,8 @@ pub struct ShardStats {
     /// Groups of chains that `match_chain` asked for by how many of their leading blocks were there, by the classes of
     /// [`PREFIX_CLASS_BLOCKS`]. The sum of those blocks are the hits of `match_chain`.
     pub prefix_blocks: [u64; PREFIX_CLASS_BLOCKS.len() + 1],
+    /// Those of these groups that were answered as the last time, without a look-up of each block.
+    pub groups_answered_again: u64,
     /// Objects evicted by the watermarks.
     pub evicted_ahead: u64,
     /// Objects evicted for a put that found no room.
