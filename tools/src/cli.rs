@@ -10,7 +10,7 @@ use crate::commands::{bench, check, exists, get, ls, prefix, put, rm, stat, top}
 #[derive(Debug, Parser)]
 #[command(name = "lanner", version, max_term_width = 120, propagate_version = true)]
 pub struct Cli {
-    /// Servers to talk to: lanner://HOST:PORT[,HOST:PORT…][?transport=auto|tcp|shm]
+    /// Servers to talk to: lanner://HOST:PORT[,HOST:PORT…][?transport=auto|tcp|shm|rdma]
     #[arg(
         long,
         global = true,

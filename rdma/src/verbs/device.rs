@@ -31,7 +31,7 @@ pub struct Device {
 pub struct DeviceLimits {
     /// Work requests of a queue.
     pub queue: u32,
-    /// Local segments of a work request.
+    /// Local segments of a work request, READs included, of which some devices take fewer.
     pub segments: u32,
     /// Entries of a completion queue.
     pub completions: u32,
@@ -109,7 +109,11 @@ impl Device {
         let depth = |number: i32| u8::try_from(number.clamp(0, 255)).unwrap_or(u8::MAX);
         device.limits = DeviceLimits {
             queue: positive(attributes.max_qp_wr),
-            segments: positive(attributes.max_sge),
+            segments: match (positive(attributes.max_sge), positive(attributes.max_sge_rd)) {
+                // Not every driver says.
+                (all, 0) => all,
+                (all, reads) => all.min(reads),
+            },
             completions: positive(attributes.max_cqe),
             reads_answered: depth(attributes.max_qp_rd_atom),
             reads_started: depth(attributes.max_qp_init_rd_atom),

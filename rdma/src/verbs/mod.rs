@@ -55,6 +55,14 @@ pub enum VerbsError {
         /// What to do.
         cure: String,
     },
+    /// The device can't do what a server needs.
+    #[error(
+        "{device} has no shared receive queues ('max_srq' is 0 in 'ibv_devinfo -v'), which a server takes its clients' messages from; a newer driver may have them, another device does, and '--rdma off' does without"
+    )]
+    NoSharedReceives {
+        /// The device.
+        device: String,
+    },
     /// The peer's description of itself can't be true.
     #[error("the peer's side of the connection makes no sense: {0}")]
     Peer(&'static str),

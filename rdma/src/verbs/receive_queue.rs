@@ -30,14 +30,18 @@ impl SharedReceiveQueue {
     /// and which buffer it is.
     ///
     /// # Errors
-    /// What the library says.
+    /// [`VerbsError::NoSharedReceives`], or what the library says.
     pub fn new(
         domain: &Arc<Domain>,
         count: u32,
         bytes_each: usize,
         tag: u32,
     ) -> Result<Arc<SharedReceiveQueue>, VerbsError> {
-        let count = count.min(domain.device.limits.shared_receives);
+        let device = &domain.device;
+        let count = count.min(device.limits.shared_receives);
+        if count == 0 {
+            return Err(VerbsError::NoSharedReceives { device: device.selection.device.clone() });
+        }
         let buffer = Buffer::new(domain, count as usize * bytes_each, super::memory::Access::Local)?;
         let mut attributes = ibv_srq_init_attr {
             srq_context: std::ptr::null_mut(),

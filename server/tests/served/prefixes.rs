@@ -1,6 +1,6 @@
 //! Prefixes, lists in order and the key filter, over each transport and with one and two shards.
 
-use crate::support::TestServer;
+use crate::support::{TestServer, transports};
 use lanner_client::{Client, Error, Fallback};
 use lanner_shared::wire::Opcode;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 fn everywhere(flags: &[&str], test: impl Fn(&Client)) {
     for shards in ["1", "2"] {
         let server = TestServer::start(&[&["--shards", shards], flags].concat());
-        for transport in ["tcp", "shm"] {
+        for transport in transports() {
             test(&server.client(transport));
         }
     }

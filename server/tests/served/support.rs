@@ -22,10 +22,15 @@ fn rdma_address() -> Option<String> {
     std::env::var("RDMA_VM_IP0").ok().filter(|_| lanner_rdma::HAS_VERBS)
 }
 
-/// The transports that there are here: RDMA in a guest that has devices for it.
+/// The transports that there are here: RDMA in a guest that has devices for it. `LANNER_TEST_TRANSPORTS` names those that are meant, where
+/// another run has the others.
 pub fn transports() -> Vec<&'static str> {
     let mut all = vec!["tcp", "shm"];
     all.extend(rdma_address().map(|_| "rdma"));
+    if let Ok(meant) = std::env::var("LANNER_TEST_TRANSPORTS") {
+        all.retain(|transport| meant.split(',').any(|meant| meant == *transport));
+    }
+    assert!(!all.is_empty(), "LANNER_TEST_TRANSPORTS names none that there is");
     all
 }
 
