@@ -35,8 +35,8 @@ class Loads:
     def __init__(
         self, client: _lanner.Client, prefix: str, layers: Sequence[Any], layer_bytes: int, tainted: Tainted, *, overlap: bool, threads: int = 1
     ) -> None:
-        """``overlap``: layers are read while earlier ones are computed with. Otherwise all are read before the first, as quickly as can be:
-        where computing takes all CPUs, a thread beside it would only be in its way."""
+        """``overlap``: layers are read while earlier ones are computed with. Otherwise all are read before the first:
+        where computing takes all CPUs, a thread beside it has to take turns with it, and each of its steps waits for the slowest of its threads."""
         self.client, self.prefix = client, prefix
         self.layers, self.layer_bytes = layers, layer_bytes
         self.tainted, self.overlap = tainted, overlap
