@@ -70,6 +70,12 @@ impl ClientInner {
         self.cluster.route(hash)
     }
 
+    /// Whether the shard's memory was mapped when it was last connected to.
+    #[inline]
+    pub fn is_local(&self, route: Route) -> bool {
+        self.cluster.servers()[usize::from(route.server)].is_local()
+    }
+
     pub fn server_address(&self, route: Route) -> Box<str> {
         self.cluster.servers().get(usize::from(route.server)).map_or("?", |server| &*server.address).into()
     }

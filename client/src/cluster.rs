@@ -1,7 +1,7 @@
 //! The servers of a client: what each said of itself, and how a lane gets a connection to one of its shards.
 //!
-//! Everything here is set-up: it may block, allocate and take a lock. The data path reads two atomics ([`Server::shards`]
-//! and nothing else) and the connections of its own lane.
+//! Everything here is set-up: it may block, allocate and take a lock. The data path reads two atomics ([`Server::shards`],
+//! [`Server::is_local`]) and the connections of its own lane.
 
 use crate::config::{ClientConfig, TransportChoice};
 use crate::connection::backoff::Backoff;
@@ -19,7 +19,7 @@ use lanner_shared::wire::hello::{ANY_SHARD, Welcome};
 use lanner_shared::{Error, KeyHash, Result, ShardId};
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 
 /// All servers of a client.
 #[derive(Debug)]
@@ -34,6 +34,8 @@ pub(crate) struct Server {
     pub address: Arc<str>,
     /// Its number of shards, as it said last. Written by whoever connects, read for each key.
     shards: AtomicU16,
+    /// Whether the last connection is over shared memory. Written and read as the number of shards is.
+    is_local: AtomicBool,
     #[expect(clippy::disallowed_types, reason = "taken only while a connection is being made")]
     setup: std::sync::Mutex<Setup>,
     /// In place of sockets.
@@ -123,6 +125,7 @@ impl Server {
         Server {
             address,
             shards: AtomicU16::new(welcome.shards.get()),
+            is_local: AtomicBool::new(false),
             setup: std::sync::Mutex::new(Setup {
                 welcome,
                 life: None,
@@ -150,6 +153,9 @@ impl Server {
         }
         let outcome = self.connect_alone(&mut setup, caller, shard, serial);
         setup.failed = outcome.as_ref().err().map(|error| (Clock.now(), error.clone()));
+        if let Ok(connection) = &outcome {
+            self.is_local.store(connection.mapping().is_some(), Ordering::Relaxed);
+        }
         outcome
     }
 
@@ -273,6 +279,12 @@ impl Server {
         };
         setup.mappings[at] = Some(mapping.clone());
         offer.accept(shard, serial, mapping)
+    }
+
+    /// Whether the last connection to it is over shared memory.
+    #[inline]
+    pub fn is_local(&self) -> bool {
+        self.is_local.load(Ordering::Relaxed)
     }
 
     /// What the server said of itself last.
