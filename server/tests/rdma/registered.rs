@@ -2,7 +2,7 @@
 
 use crate::failures::{Process, Trouble, is_expected, soon};
 use crate::support::TestServer;
-use lanner_client::{Client, Clock, Error, PutOptions};
+use lanner_client::{Client, Clock, Error, Freshness, PutOptions, Range};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -119,6 +119,51 @@ fn a_link_that_drops_while_a_value_is_read_leaves_nothing_of_it() {
         std::thread::sleep(Duration::from_millis(300));
         Some(Trouble::begin(&DEAF, HEARING))
     });
+}
+
+#[test]
+#[ignore = "needs RDMA devices: scripts/test --rdma"]
+fn a_read_that_times_out_writes_nothing_more_to_the_buffer() {
+    // The device writes to the caller's memory itself. What the server's device still sends, at a crawl, when the call gives up must not come to a buffer that
+    // is the caller's again, neither then nor when the network is well.
+    let server = TestServer::start(&["--shm", "off"]);
+    let writer = server.client("rdma");
+    writer.put(b"key", &value(1)).unwrap();
+    let client = Client::connect(&server.url("transport=auto&timeout=700ms")).unwrap();
+    let snapshot = soon(|| client.prepare_snapshot(&["key"]));
+    let ranges = [Range { key: 0, source_offset: 0, length: BYTES as u64, destination_offset: 0 }];
+    let mut memory = vec![0; BYTES];
+    let mut buffer = client.register(&mut memory).unwrap();
+    buffer.read_ranges_from_snapshot(&snapshot, &ranges, Freshness::Lease).unwrap();
+    assert!(buffer[..] == value(1));
+    let mut failures = 0;
+    for round in 0..4_u8 {
+        soon(|| match client.transport_for(b"key") {
+            Ok("rdma") => Ok(()),
+            other => Err(other.err().unwrap_or(Error::ShuttingDown)),
+        });
+        let snapshot = soon(|| client.prepare_snapshot(&["key"]));
+        let slow = Trouble::begin(
+            &["tc qdisc add dev eth0 root netem rate 16mbit limit 10000"],
+            &["tc qdisc del dev eth0 root"],
+        );
+        let outcome = match round % 2 {
+            0 => buffer.read_ranges_from_snapshot(&snapshot, &ranges, Freshness::Lease),
+            _ => buffer.get_into(b"key", 0..BYTES).map(drop),
+        };
+        buffer.fill(0xdb);
+        drop(slow);
+        match outcome {
+            Ok(()) => {}
+            Err(error) => {
+                assert!(is_expected(&error), "{error:?}");
+                failures += 1;
+            }
+        }
+        std::thread::sleep(Duration::from_millis(1_500));
+        assert!(buffer.iter().all(|byte| *byte == 0xdb), "a device wrote to memory that was given back");
+    }
+    assert!(failures > 0, "every read got through");
 }
 
 /// In the environment of a child that is to be killed: where it connects to.
