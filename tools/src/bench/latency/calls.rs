@@ -7,6 +7,7 @@ use lanner_client::{Client, PutOptions, Registered, Result};
 use lanner_shared::time::Clock;
 
 use super::values::{Stored, Values, wrong_bytes};
+use crate::bench::progress::Progress;
 use crate::bench::workload::Workload;
 use crate::exit::Failure;
 
@@ -158,15 +159,35 @@ pub struct PutCall {
     value: Buffer,
     next: u64,
     oldest: u64,
-    most: u64,
+    /// `None` if nothing is removed.
+    most: Option<u64>,
 }
 
+/// Puts between two looks of whoever waits at how far the filling is.
+const PUTS_PER_STEP: u64 = 256;
+/// Keys that are removed in one call.
+const KEYS_PER_REMOVAL: u64 = 1024;
+
 impl PutCall {
-    /// Puts that keep at most `most` objects in the store.
+    /// Puts that keep at most `most` objects in the store, or, without it, that fill the store first and then have it evict.
     #[must_use]
-    pub fn new(client: Client, values: Values, memory: Memory, most: u64) -> PutCall {
+    pub fn new(client: Client, values: Values, memory: Memory, most: Option<u64>) -> PutCall {
         let value = Buffer::new(&client, memory, values.value(0));
-        PutCall { client, values, value, next: 0, oldest: 0, most: most.max(1) }
+        PutCall { client, values, value, next: 0, oldest: 0, most: most.map(|most| most.max(1)) }
+    }
+
+    /// Puts until every server has evicted.
+    fn fill(&mut self) -> Result<(), Failure> {
+        let capacity: u64 = self.client.servers().iter().map(|server| server.capacity_bytes).sum();
+        let objects = capacity / 4 * 5 / self.values.bytes.max(1) as u64;
+        let progress = Progress::new("filling the store", objects);
+        for done in 0..objects {
+            self.round()?;
+            if done % PUTS_PER_STEP == 0 {
+                progress.set(done);
+            }
+        }
+        Ok(())
     }
 
     fn stamp(&mut self) {
@@ -193,6 +214,9 @@ impl Workload for PutCall {
     }
 
     fn prepare(&mut self) -> Result<u64, Failure> {
+        if self.most.is_none() {
+            self.fill()?;
+        }
         self.round()?;
         self.verify_last()
     }
@@ -203,7 +227,7 @@ impl Workload for PutCall {
     }
 
     fn round(&mut self) -> Result<u64, Failure> {
-        if self.next - self.oldest >= self.most {
+        if self.most.is_some_and(|most| self.next - self.oldest >= most) {
             self.client.remove(&self.values.key(self.oldest))?;
             self.oldest += 1;
         }
@@ -219,9 +243,11 @@ impl Workload for PutCall {
 
 impl Drop for PutCall {
     fn drop(&mut self) {
-        let keys: Vec<Vec<u8>> = (self.oldest..self.next).map(|number| self.values.key(number)).collect();
-        for keys in keys.chunks(1024) {
-            let _ = self.client.remove_batch(keys);
+        while self.oldest < self.next {
+            let end = self.next.min(self.oldest + KEYS_PER_REMOVAL);
+            let keys: Vec<Vec<u8>> = (self.oldest..end).map(|number| self.values.key(number)).collect();
+            let _ = self.client.remove_batch(&keys);
+            self.oldest = end;
         }
     }
 }

@@ -88,6 +88,8 @@ pub struct LatencySettings {
     pub chain_blocks: usize,
     /// Chains that are matched in turn.
     pub chains: usize,
+    /// Puts fill the servers first, and remove nothing.
+    pub evicting: bool,
     /// Values go to and from registered memory.
     pub registered: bool,
     /// Bytes of all values of one size together.
@@ -170,6 +172,9 @@ fn row(settings: &LatencySettings, client: &Client, case: Case) -> Result<Row, F
         ("threads", settings.threads.into()),
         ("depth", depth.into()),
     ];
+    if settings.evicting {
+        varied.push(("evicting", true.into()));
+    }
     if settings.registered {
         varied.push(("registered", true.into()));
     }
@@ -191,6 +196,10 @@ fn row(settings: &LatencySettings, client: &Client, case: Case) -> Result<Row, F
 
 /// Objects that evict each other would be missing when they are read. Refused before anything is measured.
 fn check_room(settings: &LatencySettings) -> Result<(), Failure> {
+    // Those are meant to.
+    if settings.evicting {
+        return Ok(());
+    }
     // A chain's blocks are tiny.
     if settings.ops.iter().all(|op| *op == Op::Match) {
         return Ok(());
@@ -232,7 +241,8 @@ fn product(
         (Op::Put, _) | (_, None) => {
             // Each thread has keys of its own.
             let values = Values { run: fastrand::u64(..), ..values };
-            Box::new(PutCall::new(client, values, memory, settings.objects(case.bytes)))
+            let most = (!settings.evicting).then(|| settings.objects(case.bytes));
+            Box::new(PutCall::new(client, values, memory, most))
         }
     }
 }

@@ -39,6 +39,9 @@ pub struct LatencyArguments {
     /// Chains that match asks for in turn. A shard keeps answers about hundreds of them; with more, each block is looked up again
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
     chains: u16,
+    /// Put into full servers: fills them first, so that they evict whatever they hold. With --op put only
+    #[arg(long)]
+    evicting: bool,
     /// Read gets to and put from memory that is registered with the RDMA device
     #[arg(long)]
     registered: bool,
@@ -61,6 +64,11 @@ pub struct LatencyArguments {
 /// # Errors
 /// What kept it from measuring or from writing its report; wrong bytes, missing results.
 pub fn run(arguments: &LatencyArguments, url: &str, json: bool) -> Result<ExitStatus, Failure> {
+    if arguments.evicting && arguments.op.iter().any(|op| *op != Op::Put) {
+        return Err(Failure::WrongUse(
+            "--evicting goes with --op put only: what the others ask for would be evicted".to_owned(),
+        ));
+    }
     let plan = Plan {
         warmups: arguments.warmups,
         rounds: arguments.iterations,
@@ -74,6 +82,7 @@ pub fn run(arguments: &LatencyArguments, url: &str, json: bool) -> Result<ExitSt
     let settings = LatencySettings {
         url: url.to_owned(),
         transports: arguments.transport.clone(),
+        evicting: arguments.evicting,
         registered: arguments.registered,
         ops: arguments.op.clone(),
         sizes: arguments.size.iter().map(size).collect::<Result<_, _>>()?,
