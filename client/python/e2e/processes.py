@@ -53,9 +53,9 @@ class Engine:
         self._answer()
         return self
 
-    def ask(self, prompts: list[list[int]]) -> list[dict]:
-        """What became of each prompt."""
-        self.process.stdin.write(json.dumps(prompts) + "\n")
+    def ask(self, prompts: list[list[int]], unplugged: bool = False) -> list[dict]:
+        """What became of each prompt; ``unplugged``: as if the engine had no connector."""
+        self.process.stdin.write(json.dumps({"prompts": prompts, "unplugged": unplugged}) + "\n")
         self.process.stdin.flush()
         return self._answer()
 

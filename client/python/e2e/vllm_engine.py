@@ -3,14 +3,15 @@
     python vllm_engine.py MODEL [--store lanner --url lanner://…] [--no-prefix-cache]
 
 A line of standard input is a list of prompts, each a list of token ids; they are generated one after the other, or with ``--together`` at the
-same time. Its answer is a line of standard output: a list of {"tokens", "ttft_ms", "total_ms", "cached"}, in the order of the prompts. The first
-line of all says {"ready": true}. ``--store`` names the connector: none, ``lanner``, ``tier`` (Lanner behind vLLM's OffloadingConnector), or for comparison
+same time. A line {"prompts": […], "unplugged": true} has them generated as if the engine had no connector. Its answer is a line of standard output:
+a list of {"tokens", "ttft_ms", "total_ms", "cached"}, in the order of the prompts. The first line of all says {"ready": true}. ``--store`` names the connector: none, ``lanner``, ``tier`` (Lanner behind vLLM's OffloadingConnector), or for comparison
 ``lmcache`` or ``mooncake``, whose addresses are in ``--extra`` and in MOONCAKE_CONFIG_PATH.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -41,6 +42,22 @@ def lose_loads(share: float) -> None:
         return find(self, load)
 
     loads.Loads.find = lossy
+
+
+@contextlib.contextmanager
+def unplugged(engine):
+    """In the meantime neither the scheduler nor the worker has a connector, so vLLM takes the ways that it takes without one. Nothing that the connector
+    saves may be under way: a connected request before this one waits for that."""
+    from vllm.distributed.kv_transfer import kv_transfer_state
+
+    scheduler = engine.llm_engine.engine_core.engine_core.scheduler
+    connector, group = scheduler.connector, kv_transfer_state._KV_CONNECTOR_AGENT
+    assert connector is not None and group is not None
+    scheduler.connector = kv_transfer_state._KV_CONNECTOR_AGENT = None
+    try:
+        yield
+    finally:
+        scheduler.connector, kv_transfer_state._KV_CONNECTOR_AGENT = connector, group
 
 
 def make_room_for_others() -> None:
@@ -138,13 +155,16 @@ def main() -> None:
     print(json.dumps({"ready": True}), file=answers_to, flush=True)
     answered = 0
     for line in sys.stdin:
-        answers, requests = [], json.loads(line)
+        asked = json.loads(line)
+        alone = isinstance(asked, dict) and asked["unplugged"]
+        answers, requests = [], asked["prompts"] if isinstance(asked, dict) else asked
         for batch in [requests] if options.together else [[request] for request in requests]:
             if options.kill and answered + len(answers) == options.kill_after:
                 os.kill(options.kill, signal.SIGKILL)
-            started = time.perf_counter()
-            outputs = engine.generate([{"prompt_token_ids": prompt} for prompt in batch], greedy, use_tqdm=False)
-            seconds = time.perf_counter() - started
+            with unplugged(engine) if alone else contextlib.nullcontext():
+                started = time.perf_counter()
+                outputs = engine.generate([{"prompt_token_ids": prompt} for prompt in batch], greedy, use_tqdm=False)
+                seconds = time.perf_counter() - started
             answers += [answer(output, seconds) for output in outputs]
         answered += len(answers)
         print(json.dumps(answers), file=answers_to, flush=True)
