@@ -81,12 +81,15 @@ def free_port() -> int:
 
 
 class LMCache:
-    """LMCache's server mode, and the engine's flags to use it."""
+    """LMCache's server mode, and the engine's flags to use it. With the URL of a Lanner server that is its second level."""
 
-    def __init__(self, python: str, log: Path) -> None:
+    def __init__(self, python: str, log: Path, lanner: str | None = None) -> None:
         port, http = free_port(), free_port()
         command = [*ON_SERVER_CPU, str(Path(python).parent / "lmcache"), "server", "--host", "localhost", "--port", str(port), "--http-port", str(http)]
         command += ["--chunk-size", "64", "--l1-size-gb", "1", "--eviction-policy", "LRU", "--supported-transfer-mode", "engine_driven"]
+        if lanner is not None:
+            plugin = {"type": "plugin", "module_path": "lanner.lmcache", "class_name": "LannerL2Adapter"}
+            command += ["--l2-adapter", json.dumps(plugin | {"adapter_params": {"url": lanner, "namespace": "float32-chunk64"}})]
         # It would send statistics of its use to its makers.
         environment = os.environ | {"LMCACHE_TRACK_USAGE": "false"}
         self.process = subprocess.Popen(command, stdout=log.open("a"), stderr=subprocess.STDOUT, env=environment)

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from plot import bars
-from processes import ENGINE_CPUS, HERE, Engine, LMCache, Mooncake, Server
+from processes import ENGINE_CPUS, HERE, Engine, LMCache, Mooncake, Server, metric
 
 TOKENS, SYSTEM, TURNS, TALKS = 2048, 512, 4, 4
 
@@ -80,6 +80,8 @@ def vllm_runs(options: argparse.Namespace, folder: Path) -> tuple[list[dict], bo
         runs["LMCache's server, cold"] = run(*other.flags, environment=other.environment)
         runs["LMCache's server, restarted engine"] = run(*other.flags, environment=other.environment)
         other.stop()
+        runs |= lmcache_on_lanner(options, folder, run)
+        found.append("LMCache on Lanner, all of LMCache restarted")
     rows = [row_of(name, run, requests) for name, run in runs.items()]
     # With two ranks sums are rounded otherwise, so those runs are compared among themselves.
     tokens = {name: [answer["tokens"] for answer in run["answers"]] for name, run in runs.items()}
@@ -89,6 +91,19 @@ def vllm_runs(options: argparse.Namespace, folder: Path) -> tuple[list[dict], bo
     for name in missed:
         print(f"{name}: a request found nothing in the store")
     return rows, not missed and all(row["same"] for row in rows)
+
+
+def lmcache_on_lanner(options: argparse.Namespace, folder: Path, run) -> dict[str, dict]:
+    """LMCache's server with Lanner as its second level. What the second server has it can only have from Lanner."""
+    server, runs = Server(options.server, folder / "server.log"), {}
+    for name in ("LMCache on Lanner, cold", "LMCache on Lanner, all of LMCache restarted"):
+        other = LMCache(options.vllm_python, folder / "lmcache.log", server.url("shm"))
+        runs[name] = run(*other.flags, environment=other.environment)
+        other.stop()
+        if metric(server.admin, "lanner_puts_total") == 0:
+            raise SystemExit(f"LMCache's server stored nothing in Lanner; see {folder / 'lmcache.log'}")
+    server.stop()
+    return runs
 
 
 def row_of(name: str, run: dict, requests: list) -> dict:
