@@ -70,7 +70,7 @@ impl ClientInner {
         self.cluster.route(hash)
     }
 
-    /// Whether the shard's memory was mapped when it was last connected to.
+    /// Whether the last connection to the shard's server is over shared memory.
     #[inline]
     pub fn is_local(&self, route: Route) -> bool {
         self.cluster.servers()[usize::from(route.server)].is_local()

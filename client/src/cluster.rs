@@ -14,12 +14,17 @@ use crate::mapping::Mapping;
 use crate::placement::{Candidate, server_of};
 use crate::watcher::ServerLife;
 use lanner_rdma::choice::RdmaChoice;
+use lanner_shared::error::Limit;
 use lanner_shared::time::{Clock, Instant};
 use lanner_shared::wire::hello::{ANY_SHARD, Welcome};
 use lanner_shared::{Error, KeyHash, Result, ShardId};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::time::Duration;
+
+/// A connection that found no free lane of shared memory is tried again as one after this long.
+const LANES_PAUSE: Duration = Duration::from_secs(2);
 
 /// All servers of a client.
 #[derive(Debug)]
@@ -189,10 +194,15 @@ impl Server {
             TransportChoice::Shm => self.connect_shm(caller, setup, shard, serial),
             TransportChoice::Rdma => self.connect_rdma(caller, setup, stream, serial),
             TransportChoice::Auto => {
-                if let Ok(connection) = self.connect_shm(caller, setup, shard, serial) {
-                    return Ok(connection);
+                let are_lanes_full = match self.connect_shm(caller, setup, shard, serial) {
+                    Ok(connection) => return Ok(connection),
+                    Err(error) => matches!(error, Error::Overloaded { what: Limit::SharedMemoryLanes, .. }),
+                };
+                let mut connection = self.connect_rdma_or_tcp(caller, setup, stream, serial)?;
+                if are_lanes_full {
+                    connection.upgrade_at = Some(Clock.now().plus(LANES_PAUSE));
                 }
-                self.connect_rdma_or_tcp(caller, setup, stream, serial)
+                Ok(connection)
             }
         }
     }

@@ -221,8 +221,8 @@ pub enum Limit {
     Objects = 4,
     /// Bytes of requests that have not arrived whole, of a shard.
     PartialRequestBytes = 5,
-    /// Messages between two shards.
-    ForwardedRequests = 6,
+    /// Requests of one connection that have no answer yet.
+    PendingRequests = 6,
     /// Transfers of one object that are under way.
     Transfers = 7,
     /// RDMA queue pairs of a shard.
@@ -239,7 +239,7 @@ impl Limit {
             5 => Limit::PartialRequestBytes,
             7 => Limit::Transfers,
             8 => Limit::QueuePairs,
-            _ => Limit::ForwardedRequests,
+            _ => Limit::PendingRequests,
         }
     }
 }
@@ -252,7 +252,7 @@ impl std::fmt::Display for Limit {
             Limit::SharedMemoryLanes => "shared-memory lanes",
             Limit::Objects => "objects on a shard",
             Limit::PartialRequestBytes => "bytes of unfinished requests",
-            Limit::ForwardedRequests => "forwarded requests",
+            Limit::PendingRequests => "requests without an answer",
             Limit::Transfers => "transfers of one object at a time",
             Limit::QueuePairs => "RDMA connections of a shard",
         })

@@ -14,7 +14,7 @@ use lanner_shared::shm::lane_page::{REPLY_LINES, REQUEST_LINES, STAGING_BYTES};
 use lanner_shared::time::{Clock, Instant};
 use lanner_shared::wire::hello::{ANY_SHARD, AuthProof, HELLO_MAGIC, Hello, Welcome};
 use lanner_shared::{Error, Result, ShardId};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix, SocketFlags,
@@ -145,7 +145,8 @@ impl LaneOffer {
 
     /// The connection over this lane to `shard`, whose segment is `mapping`.
     pub fn accept(self, shard: u16, serial: u64, mapping: Arc<Mapping>) -> Result<Connection> {
-        let [_, lane, wake_shard, wake_client, _] = self.files;
+        // In the order of `GrantedFile`.
+        let [_segment, lane, wake_shard, wake_client, _filter] = self.files;
         let boot_id = mapping.boot_id();
         let transport =
             ShmTransport::new(Granted { mapping, lane, wake_shard, wake_client, socket: self.socket })?;
@@ -176,7 +177,7 @@ fn connect_to_path(path: &Path, timeout: Duration) -> std::io::Result<UnixStream
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     // For such a socket the time-out for sending is that for connecting too.
     set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;
-    match rustix::net::connect(&socket, &address) {
+    match retry_on_intr(|| rustix::net::connect(&socket, &address)) {
         Err(Errno::AGAIN) => Err(ErrorKind::TimedOut.into()),
         outcome => outcome.map(|()| socket.into()).map_err(Into::into),
     }
@@ -194,8 +195,11 @@ fn connect_any(caller: Caller<'_>, server: &Arc<str>) -> Result<TcpStream> {
     let addresses: Vec<SocketAddr> =
         server.to_socket_addrs().map_err(|error| unreachable(server, &error))?.collect();
     let mut last = unreachable(server, &"its name has no address");
-    for address in addresses {
-        match TcpStream::connect_timeout(&address, caller.time_left()).and_then(prepare) {
+    let count = addresses.len();
+    for (tried, address) in addresses.into_iter().enumerate() {
+        // An address that swallows packets leaves time for the next.
+        let time = caller.time_left() / (count - tried) as u32;
+        match TcpStream::connect_timeout(&address, time).and_then(prepare) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = unreachable(server, &error),
         }
@@ -262,12 +266,10 @@ fn receive_grant(socket: &UnixStream) -> Result<(Grant, [OwnedFd; GRANTED_FILES]
     let mut bytes = [0; size_of::<Grant>()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(GRANTED_FILES))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let received = rustix::net::recvmsg(
-        socket,
-        &mut [IoSliceMut::new(&mut bytes)],
-        &mut ancillary,
-        RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL,
-    )
+    let received = retry_on_intr(|| {
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL;
+        rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags)
+    })
     .map_err(|error| talking(error.into()))?;
     let files: Vec<OwnedFd> = ancillary
         .drain()

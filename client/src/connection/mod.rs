@@ -269,12 +269,12 @@ impl Connection {
         self.put_current_by()
     }
 
-    /// Whether the next request may be queued: no payload of another one is half way.
+    /// Whether the next request may be queued: no payload of another one is half way, and not too many are without an answer. Else a call waits.
     pub fn can_submit(&self) -> bool {
-        self.writer.is_none()
+        self.writer.is_none() && self.pending.len() < MAX_PENDING
     }
 
-    /// Queues a request with the body that `encode` appends, for a payload of `payload_bytes` that follows by
+    /// Queues a request with the body that `encode` appends, for `payload`, which follows by
     /// [`Connection::write_payload`], or (where `encode` appended nothing of it) by itself if it's queued with the frame.
     /// Returns its id.
     pub fn submit(
@@ -286,7 +286,7 @@ impl Connection {
     ) -> Result<u32> {
         debug_assert!(self.can_submit());
         if self.pending.len() >= MAX_PENDING {
-            return Err(Error::Overloaded { what: Limit::ForwardedRequests, limit: MAX_PENDING as u64 });
+            return Err(Error::Overloaded { what: Limit::PendingRequests, limit: MAX_PENDING as u64 });
         }
         let request_id = self.next_request_id;
         self.next_request_id = self.next_request_id.wrapping_add(1);

@@ -518,7 +518,7 @@ fn prefix_blocks(stats: &ShardStats) -> Distribution {
 /// The table of `docs/metrics.md`.
 #[must_use]
 pub fn as_document() -> String {
-    let mut text = "# Metrics\n\nWhat `/metrics` on the admin address (`--admin`, 127.0.0.1:7412 by default) answers, in Prometheus's text format. \
+    let mut text = "# Metrics\n\nWhat `/metrics` on the admin address (`--admin`, 127.0.0.1 and the port above that of `--listen` by default, so 7412) answers, in Prometheus's text format. \
         Every metric is there from the start, at zero.\nThe labels `shard` and `tenant` name the shard's number and the tenant (empty: the default one).\n\n\
         | metric | kind | labels | meaning |\n|---|---|---|---|\n"
         .to_owned();

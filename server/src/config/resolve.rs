@@ -19,7 +19,7 @@ use lanner_rdma::choice::RdmaChoice;
 
 /// The port for data. Below the range that Linux takes for outgoing connections, so that none can sit on it.
 pub const DEFAULT_PORT: u16 = 7411;
-/// The port for metrics and health.
+/// The port for metrics and health of a server at [`DEFAULT_PORT`].
 pub const DEFAULT_ADMIN_PORT: u16 = 7412;
 /// A server whose memory isn't given takes this much, or half of what is available where that is less.
 pub const DEFAULT_MEMORY_BYTES: u64 = 1 << 30;
@@ -58,13 +58,14 @@ pub fn resolve_on(flags: Flags, machine: &Machine) -> Result<ServerConfig, Confi
 pub fn resolve_settings(given: Settings, machine: &Machine) -> Result<ServerConfig, ConfigError> {
     let loopback = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let cores = cores(&given, machine)?;
+    let listen = given.listen.map_or_else(|| vec![loopback(DEFAULT_PORT)], |list| list.addresses);
     let config = ServerConfig {
-        listen: given.listen.map_or_else(|| vec![loopback(DEFAULT_PORT)], |list| list.addresses),
         admin: match given.admin {
-            None => Some(loopback(DEFAULT_ADMIN_PORT)),
+            None => Some(loopback(admin_port_beside(&listen))),
             Some(AdminChoice::Off) => None,
             Some(AdminChoice::At(address)) => Some(address),
         },
+        listen,
         cores,
         numa_node: given.numa_node,
         memory_bytes: given.memory.map_or_else(|| default_memory(machine), |size| size.as_u64()),
@@ -97,6 +98,15 @@ pub fn resolve_settings(given: Settings, machine: &Machine) -> Result<ServerConf
 }
 
 /// What was asked for, if this build can do it.
+/// The port above the first one for data, which `lanner top` looks at; any free one where that is any free one.
+fn admin_port_beside(listen: &[SocketAddr]) -> u16 {
+    match listen.first().map(SocketAddr::port) {
+        Some(0) => 0,
+        Some(port) => port.checked_add(1).unwrap_or(DEFAULT_ADMIN_PORT),
+        None => DEFAULT_ADMIN_PORT,
+    }
+}
+
 fn rdma(given: Option<RdmaChoice>) -> Result<RdmaChoice, ConfigError> {
     match given.unwrap_or_default() {
         RdmaChoice::Device(named) if !lanner_rdma::HAS_VERBS => {

@@ -65,7 +65,7 @@ pub struct Settings {
     #[serde(with = "text", skip_serializing_if = "Option::is_none")]
     pub rdma: Option<RdmaChoice>,
 
-    /// Address for metrics and health [default: 127.0.0.1:7412]
+    /// Address for metrics and health [default: 127.0.0.1, the port above that of --listen: 7412]
     #[arg(long, value_name = "HOST:PORT|off")]
     #[serde(with = "text", skip_serializing_if = "Option::is_none")]
     pub admin: Option<AdminChoice>,

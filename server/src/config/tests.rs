@@ -36,6 +36,15 @@ fn refused(machine: &Machine, line: &str, wanted: &str) {
     assert!(error.contains(wanted) && !error.contains('\n'), "{line}: {error}");
 }
 
+/// Shows that a second server on a machine needs no second flag, and is where `lanner top` looks for it.
+#[test]
+fn the_admin_port_is_the_next_one() {
+    for (listen, admin) in [("127.0.0.1:9000", 9001), ("0.0.0.0:0", 0), ("127.0.0.1:65535", 7412)] {
+        let found = config(&format!("--listen {listen}")).admin;
+        assert_eq!(found, Some(([127, 0, 0, 1], admin).into()), "{listen}");
+    }
+}
+
 /// Shows the defaults that the command-line contract names.
 #[test]
 fn defaults_are_those_of_the_contract() {

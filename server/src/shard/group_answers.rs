@@ -8,7 +8,7 @@
 //!   the word has moved it, every slot still has its object.
 //! - No block's time to live has ended.
 //! - At least half of the lease that the blocks have been granted is left. The new answer is promised what is left of it; where
-//!   that is less than half, each block is granted a new lease first.
+//!   that is less than half, each block of the kept answer is granted a new lease first.
 //!
 //! So no lease is promised that isn't written in its block's slot (promise P1), and a chain that many requests ask for at a time has each
 //! block's lease and place in the order of eviction moved once in half a lease, not once in a request.
@@ -26,15 +26,15 @@ use zerocopy::{FromBytes, IntoBytes};
 const SEGMENT_BYTES_PER_ANSWER: u64 = 512 << 10;
 /// The most answers that a shard keeps, of 65,536 blocks.
 const MOST_ANSWERS: u64 = 2048;
-/// The longest question that is kept: 32 keys of 64 bytes, which hold any digest in hexadecimal digits.
-const MOST_KEY_BYTES: usize = GROUP_BLOCKS * (2 + 64);
+/// The longest question that is kept: 32 keys of 128 bytes, which hold two digests in hexadecimal digits. Our own connectors' keys do.
+const MOST_KEY_BYTES: usize = GROUP_BLOCKS * (2 + 128);
 /// Bytes that one answer takes, at most: vectors grow by doubling.
 const MOST_ANSWER_BYTES: u64 = (size_of::<GroupAnswer>()
     + 2 * (MOST_KEY_BYTES + GROUP_BLOCKS * (size_of::<u16>() + size_of::<Descriptor>())))
     as u64;
 /// Fewer blocks are looked up as fast.
 const FEWEST_BLOCKS: usize = 2;
-/// What no group's prefix is.
+/// What no group's prefix is, for an answer without blocks, which is never right.
 const NO_GROUP: [u8; PREFIX_BYTES] = [0; PREFIX_BYTES];
 /// 2 to the power of 64 by the golden ratio, as in Fibonacci hashing (Knuth, The Art of Computer Programming, volume 3, section 6.4).
 const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -97,27 +97,38 @@ impl GroupAnswers {
         [place, place ^ 1]
     }
 
-    #[inline]
-    fn place_of(&self, prefix: &[u8; PREFIX_BYTES]) -> Option<usize> {
-        self.places(prefix).into_iter().find(|place| self.table[*place].prefix == *prefix)
-    }
-
     /// Where the answer to `question` is, and how many bytes its keys have.
     #[inline]
     fn find(&self, question: &GroupQuestion<'_>) -> Option<(usize, usize)> {
-        let place = self.place_of(question.prefix)?;
-        let answer = &self.table[place];
-        let key_bytes = usize::from(*answer.ends.get(question.blocks.checked_sub(1)?)?);
-        let is_same = question.keys.get(..key_bytes)? == answer.keys.get(..key_bytes)?;
-        is_same.then_some((place, key_bytes))
+        let last = question.blocks.checked_sub(1)?;
+        self.places(question.prefix).into_iter().find_map(|place| {
+            let answer = &self.table[place];
+            if answer.prefix != *question.prefix {
+                return None;
+            }
+            let key_bytes = usize::from(*answer.ends.get(last)?);
+            let is_same = question.keys.get(..key_bytes)? == answer.keys.get(..key_bytes)?;
+            is_same.then_some((place, key_bytes))
+        })
     }
 
-    /// The place for a new answer about this group.
-    fn place_for(&self, prefix: &[u8; PREFIX_BYTES]) -> usize {
-        self.place_of(prefix).unwrap_or_else(|| {
-            let [one, other] = self.places(prefix);
-            if self.table[other].leased_until < self.table[one].leased_until { other } else { one }
-        })
+    /// The place for a new answer about blocks with these keys. Of the same group it takes that of an answer about some of these blocks, or about
+    /// these and more; two chains that part within the group each have their own.
+    fn place_for(&self, prefix: &[u8; PREFIX_BYTES], keys: &[u8]) -> usize {
+        let [one, other] = self.places(prefix);
+        let is_replaced = |place: &usize| {
+            let answer = &self.table[*place];
+            answer.prefix == *prefix && (answer.keys.starts_with(keys) || keys.starts_with(&answer.keys))
+        };
+        let sooner = if self.table[other].leased_until < self.table[one].leased_until { other } else { one };
+        [one, other].into_iter().find(is_replaced).unwrap_or(sooner)
+    }
+
+    /// Gives the place of an answer that isn't right any more to the next one.
+    #[cold]
+    fn forget(&mut self, place: usize) {
+        self.table[place].prefix = NO_GROUP;
+        self.table[place].leased_until = ShardMillis(0);
     }
 }
 
@@ -167,7 +178,7 @@ impl Shard {
     ) -> Option<usize> {
         let (place, key_bytes) = self.group_answers.find(question)?;
         if !self.is_still_right(now, place) {
-            self.group_answers.table[place].prefix = NO_GROUP;
+            self.group_answers.forget(place);
             return None;
         }
         let lease_ms = self.lease_left(now, place);
@@ -196,7 +207,7 @@ impl Shard {
         if blocks.len() < FEWEST_BLOCKS || !blocks.iter().all(shares_word) {
             return;
         }
-        let place = self.group_answers.place_for(question.prefix);
+        let place = self.group_answers.place_for(question.prefix, keys);
         let ends_of_life = blocks.iter().map(|block| self.slots.expires_seconds(SlotId(block.slot.get())));
         let expires_seconds = ends_of_life.filter(|seconds| *seconds != 0).min().unwrap_or(0);
         let answer = &mut self.group_answers.table[place];
@@ -281,7 +292,7 @@ mod tests {
     use lanner_shared::wire::keys;
     use lanner_shared::wire::put::{PutMode, PutRequest};
 
-    /// A group of five blocks, and how it is asked for.
+    /// A group of blocks, and how it is asked for.
     struct Group {
         prefix: GroupPrefix,
         stored: Vec<Vec<u8>>,
@@ -290,8 +301,14 @@ mod tests {
     }
 
     impl Group {
+        /// Of five blocks.
         fn new(first: &str) -> Group {
-            let blocks: Vec<String> = (0..5).map(|number| format!("{first}{number}")).collect();
+            let blocks = [1, 2, 3, 4].map(|number| format!("{first}{number}"));
+            Group::of(first, &blocks.each_ref().map(String::as_str))
+        }
+
+        fn of(first: &str, others: &[&str]) -> Group {
+            let blocks = [&[first], others].concat();
             let prefix = GroupPrefix::of(blocks[0].as_bytes());
             let (mut came, mut ends) = (Vec::new(), Vec::new());
             for block in &blocks {
@@ -311,7 +328,7 @@ mod tests {
             let query = |key: &Vec<u8>| shard.query(now, key, Opcode::MatchChain);
             let found: Vec<Descriptor> =
                 self.stored.iter().map_while(query).map(|found| found.descriptor()).collect();
-            shard.keep_group_answer(&self.question(5), &self.ends, &found);
+            shard.keep_group_answer(&self.question(self.stored.len()), &self.ends, &found);
         }
 
         fn again(&self, shard: &mut TestShard, now: Instant, blocks: usize) -> Option<Vec<Descriptor>> {
@@ -359,6 +376,48 @@ mod tests {
         assert!(ask(&mut shard, &other, 4).is_some());
         let elsewhere = Group::new("other");
         assert_eq!(elsewhere.again(&mut shard, at(0), 5), None);
+    }
+
+    /// Shows that two chains which part within a group are both answered again, that a longer answer takes the place of a shorter one about the
+    /// same blocks, and that an answer which is wrong makes room before one that is right.
+    #[test]
+    fn chains_that_part_have_a_place_each() {
+        let (one, other) = (Group::of("front", &["a", "b"]), Group::of("front", &["a", "c", "d"]));
+        assert_eq!(one.prefix, other.prefix);
+        let mut shard = shard_with(&one);
+        other.stored[2..].iter().for_each(|key| {
+            shard.put(at(0), key, key).unwrap();
+        });
+        let shorter = GroupQuestion { blocks: 3, ..other.question(3) };
+        let found: Vec<Descriptor> = other.stored[..3]
+            .iter()
+            .map(|key| shard.query(at(0), key, Opcode::MatchChain).unwrap().descriptor())
+            .collect();
+        shard.keep_group_answer(&shorter, &other.ends, &found);
+        other.look_up(&mut shard, at(0));
+        for _ in 0..3 {
+            assert_eq!(one.again(&mut shard, at(1), 3).unwrap().len(), 3);
+            assert_eq!(other.again(&mut shard, at(1), 4).unwrap().len(), 4);
+        }
+        shard.remove(at(1), &one.stored[2]);
+        assert_eq!(one.again(&mut shard, at(1), 3), None);
+        shard.put(at(1), &one.stored[2], b"").unwrap();
+        one.look_up(&mut shard, at(1));
+        assert_eq!(one.again(&mut shard, at(1), 3).unwrap().len(), 3);
+        assert_eq!(other.again(&mut shard, at(1), 4).unwrap().len(), 4);
+    }
+
+    /// Shows that keys of two digests in hexadecimal digits, as our connectors' are, are short enough for whole groups, and longer ones aren't kept.
+    #[test]
+    fn keys_of_two_digests_are_kept() {
+        for (bytes, is_kept) in [(128, true), (129, false)] {
+            let key = |number: usize| format!("{number:0bytes$}");
+            let keys: Vec<String> = (1..GROUP_BLOCKS).map(key).collect();
+            let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+            let group = Group::of(&key(0), &keys);
+            let mut shard = shard_with(&group);
+            assert_eq!(group.again(&mut shard, at(0), GROUP_BLOCKS).is_some(), is_kept);
+        }
     }
 
     /// Shows that an answer isn't given again after one of its blocks was removed, replaced, or came to the end of its time, not even for the

@@ -199,3 +199,20 @@ fn questions_overlap_on_one_thread() {
         assert!(if transport == "shm" { came < 50 } else { came == 1_000 }, "{came} over {transport}");
     });
 }
+
+/// Over shared memory a call of so many chains was refused, for its frames are shorter there and only so many may be without an answer. Shows
+/// that the call waits for its own answers instead.
+#[test]
+fn a_call_may_be_longer_than_a_connection_takes_at_a_time() {
+    let server = TestServer::start(&[]);
+    for transport in transports() {
+        let client = server.client(transport);
+        let chains: Vec<[String; 1]> = (0..40_000).map(|chain| [format!("{transport} {chain}")]).collect();
+        let stored = client.put_chain(&chains[39_999], 0, &[b"block"], PutOptions::default()).unwrap();
+        assert!(stored.iter().all(Result::is_ok));
+        let asked: Vec<&[String]> = chains.iter().map(|chain| chain.as_slice()).collect();
+        let found: Vec<usize> =
+            client.match_chains(&asked).unwrap().iter().map(|found| found.len()).collect();
+        assert_eq!((found.len(), found.iter().sum::<usize>(), found[39_999]), (40_000, 1, 1), "{transport}");
+    }
+}

@@ -231,3 +231,36 @@ fn keys_spread_over_two_servers_and_one_of_them_may_end() {
         assert_eq!(readable.count() as u64, staying_count, "{transport}");
     }
 }
+
+/// A client that came while all lanes of a shard were taken stayed with TCP for good. Shows that it gets one once there are.
+#[test]
+fn a_client_that_found_no_lane_gets_one_later() {
+    if !transports().contains(&"shm") {
+        return;
+    }
+    let server = TestServer::start(&[]);
+    let client = Client::connect(&server.url("")).unwrap();
+    client.put(b"key", b"value").unwrap();
+    // With that of this thread these are all.
+    let (taken, given_back) = (std::sync::Barrier::new(64), std::sync::Barrier::new(64));
+    let other = Client::connect(&server.url("")).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..63 {
+            scope.spawn(|| {
+                other.get(b"key").unwrap();
+                taken.wait();
+                given_back.wait();
+            });
+        }
+        taken.wait();
+        let late = Client::connect(&server.url("")).unwrap();
+        assert_eq!(late.get(b"key").unwrap(), b"value");
+        assert_eq!(late.transport_for(b"key").unwrap(), "tcp");
+        given_back.wait();
+        let name = || match (late.get(b"key"), late.transport_for(b"key")?) {
+            (Ok(_), "shm") => Ok(()),
+            _ => Err(Error::NotFound { index: 0 }),
+        };
+        soon_within(Duration::from_secs(10), name);
+    });
+}
