@@ -1,6 +1,6 @@
 """The engines' tests from end to end: starts Lanner, runs engine processes against it, compares every answer, prints what it measured.
 
-    run.py --server LANNER_SERVER --vllm-python PYTHON --sglang-python PYTHON --folder FOLDER [--quick] [--compare]
+    run.py --server LANNER_SERVER --vllm-python PYTHON --sglang-python PYTHON --folder FOLDER [--quick] [--compare] [--vllm | --sglang]
 
 Called by ``scripts/e2e``, which makes the virtual environments. Leaves ``report.json`` and ``report.svg`` in FOLDER. Exit status 1 if an answer
 differed from that without a store, a page came back wrong, a request failed, or a restarted engine found nothing.
@@ -153,17 +153,21 @@ def hicache_runs(options: argparse.Namespace, folder: Path) -> tuple[list[dict],
 
 
 def report(hicache: list[dict], vllm: list[dict], folder: Path) -> None:
-    print(f"\nSGLang's HiCacheController, {TOKENS} tokens, 8 MiB, medians of 15 rounds\n")
-    print(f"{'backend':<44}{'write':>10}{'prefetch':>12}{'bytes':>10}")
+    if hicache:
+        print(f"\nSGLang's HiCacheController, {TOKENS} tokens, 8 MiB, medians of 15 rounds\n")
+        print(f"{'backend':<44}{'write':>10}{'prefetch':>12}{'bytes':>10}")
     for row in hicache:
         times = f"{row['write_ms']:>7.1f} ms{row['prefetch_ms']:>9.1f} ms" if "write_ms" in row else " " * 22
         print(f"{row['case']:<44}{times}{'right' if row['correct'] else 'WRONG':>10}")
-    print(f"\nvLLM, {vllm[0]['requests']} greedy requests a run; time to first token of {TOKENS} tokens the first and the second time, and of the turns of conversations\n")
-    print(f"{'run':<46}{'first':>11}{'second':>11}{'turns':>11}{'tokens/s':>10}{'hits':>7}{'answers':>11}")
+    if vllm:
+        what = f"time to first token of {TOKENS} tokens the first and the second time, and of the turns of conversations"
+        print(f"\nvLLM, {vllm[0]['requests']} greedy requests a run; {what}\n")
+        print(f"{'run':<46}{'first':>11}{'second':>11}{'turns':>11}{'tokens/s':>10}{'hits':>7}{'answers':>11}")
     for row in vllm:
         times = "".join(f"{row[name]:>8.1f} ms" for name in ("first_ttft_ms", "again_ttft_ms", "turns_ttft_ms"))
         print(f"{row['run']:<46}{times}{row['tokens_per_second']:>10.0f}{row['hit_ratio']:>7.0%}{'the same' if row['same'] else 'DIFFERENT':>11}")
-    print(f"\n{sum(row['requests'] for row in vllm)} requests, none failed")
+    if vllm:
+        print(f"\n{sum(row['requests'] for row in vllm)} requests, none failed")
     (folder / "report.json").write_text(json.dumps({"hicache": hicache, "vllm": vllm}))
     panels = {
         "time to first token of 2,048 tokens, ms": {row["run"]: row["first_ttft_ms"] for row in vllm},
@@ -180,11 +184,14 @@ def main() -> int:
         parser.add_argument(name, required=True)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--compare", action="store_true")
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--vllm", action="store_true")
+    only.add_argument("--sglang", action="store_true")
     options = parser.parse_args()
     folder = Path(options.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    hicache, is_hicache_good = hicache_runs(options, folder)
-    vllm, is_vllm_good = vllm_runs(options, folder)
+    hicache, is_hicache_good = ([], True) if options.vllm else hicache_runs(options, folder)
+    vllm, is_vllm_good = ([], True) if options.sglang else vllm_runs(options, folder)
     report(hicache, vllm, folder)
     is_good = is_hicache_good and is_vllm_good
     print("all answers as they should be" if is_good else "FAILED: see above")
