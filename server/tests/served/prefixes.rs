@@ -74,10 +74,10 @@ fn absent_keys_are_found_out_without_the_server() {
             let asked = |reports: &[std::sync::Arc<_>]| count(reports, misses);
             server.reports_when(asked);
         };
-        // 1,000 hits, and of 3,000 absent keys the few that the filter takes for present ones.
-        counted(30);
+        // 1,000 hits, and of 3,000 absent keys the few that the filter takes for present ones: up to 0.7 % and chance, by how far it has grown.
+        counted(50);
         assert_eq!(tcp.exists_batch(&keys).unwrap(), expected);
-        counted(3_030);
+        counted(3_050);
         assert_eq!(shm.exists_batch(&["none of them"; 20]).unwrap(), [false; 20]);
         assert_eq!(shm.exists_batch(&[""; 20]), Err(Error::InvalidKey { index: 0, bytes: 0 }));
     }
