@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`choice`] | what `--rdma` says |
 //! | [`inventory`] | which devices, ports and GIDs the kernel shows |
+//! | [`locked_memory`] | whether the limit on locked memory is why a device refuses some |
 //! | [`selection`] | which of them serve, and why |
 //! | [`queue_pair`] | what may be posted when, and what is known to be done |
 //! | [`planner`] | ranges to READ work requests |
@@ -16,6 +17,7 @@
 
 pub mod choice;
 pub mod inventory;
+pub mod locked_memory;
 pub mod planner;
 pub mod queue_pair;
 pub mod selection;

@@ -2,6 +2,7 @@
 
 use super::VerbsError;
 use super::device::Domain;
+use crate::locked_memory::LockedMemory;
 use rdma_sys::{ibv_access_flags, ibv_mr};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::io;
@@ -67,7 +68,7 @@ impl Region {
             return Err(VerbsError::NotRegistered {
                 bytes: length,
                 device,
-                cure: cure(&source, length),
+                cure: LockedMemory::of_this_process().why_refused(&source, length),
                 source,
             });
         };
@@ -129,22 +130,6 @@ impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: registered by `new`, once. Whoever posted work on it has seen to its end.
         unsafe { (self.domain.device.library.dereg_mr)(self.raw.as_ptr()) };
-    }
-}
-
-fn cure(error: &io::Error, bytes: u64) -> String {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
-    match (error.raw_os_error(), limit) {
-        (Some(libc::ENOMEM | libc::EAGAIN | libc::EPERM), Some(limit)) if limit < bytes => format!(
-            "the limit on locked memory is {limit} bytes; raise it ('ulimit -l unlimited', LimitMEMLOCK=infinity in a systemd unit, --ulimit memlock=-1 of a container)"
-        ),
-        (Some(libc::EOPNOTSUPP), _) => {
-            "this kind of memory can't be held for a device (a file on a DAX file system can't)".to_owned()
-        }
-        (Some(libc::ENOMEM), _) => {
-            "there isn't that much memory to take, or the device has no room for more regions".to_owned()
-        }
-        _ => "'dmesg' may say more".to_owned(),
     }
 }
 

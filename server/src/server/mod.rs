@@ -71,6 +71,14 @@ pub enum StartError {
         /// Why, and the cure.
         reason: String,
     },
+    /// A core's executor doesn't start.
+    #[error(
+        "a core's executor doesn't start: {reason}; 'lanner check' says what io_uring and the limit on locked memory (ulimit -l) lack"
+    )]
+    Executor {
+        /// What it said.
+        reason: String,
+    },
     /// The system refused something that every process needs.
     #[error("{what}: {source}")]
     System {
@@ -161,6 +169,8 @@ impl Server {
                 match made {
                     Ok((pump, ready)) => {
                         let _ = said.send((plan.shard, Ok(ready)));
+                        // Once all have, it's known that no other comes.
+                        drop(said);
                         pump.run().await;
                     }
                     Err(reason) => drop(said.send((plan.shard, Err(reason)))),
@@ -188,8 +198,12 @@ impl Server {
             }
             Err(error) => {
                 running.stop();
-                let _ = running.join();
-                Err(error)
+                let ended = running.join();
+                Err(error.unwrap_or_else(|| StartError::Executor {
+                    reason: ended
+                        .err()
+                        .unwrap_or_else(|| "a core's thread ended before it served".to_owned()),
+                }))
             }
         }
     }
@@ -347,12 +361,13 @@ fn ring_refused(error: io::Error) -> String {
     )
 }
 
-/// Waits until all cores serve. Says how far the memory is when that takes longer.
+/// Waits until all cores serve. Says how far the memory is when that takes longer. An error without a reason: a core ended without a word,
+/// and its thread knows why.
 fn await_cores(
     answers: &Receiver<(u16, Result<CoreReady, String>)>,
     config: &ServerConfig,
     prefaulted: &AtomicU64,
-) -> Result<CoreReady, StartError> {
+) -> Result<CoreReady, Option<StartError>> {
     let mut all = CoreReady { remarks: Vec::new() };
     let mut waiting = config.cores.len();
     while waiting > 0 {
@@ -365,15 +380,12 @@ fn await_cores(
                     }
                 }
             }
-            Ok((shard, Err(reason))) => return Err(StartError::Core { shard, reason }),
+            Ok((shard, Err(reason))) => return Err(Some(StartError::Core { shard, reason })),
             Err(RecvTimeoutError::Timeout) => {
                 let (done, all) = (prefaulted.load(Ordering::Relaxed) >> 20, config.memory_bytes >> 20);
                 tracing::info!("taking memory: {done} of {all} MiB");
             }
-            Err(RecvTimeoutError::Disconnected) => {
-                let reason = "its thread ended before it served".to_owned();
-                return Err(StartError::Core { shard: 0, reason });
-            }
+            Err(RecvTimeoutError::Disconnected) => return Err(None),
         }
     }
     Ok(all)

@@ -25,12 +25,14 @@ fn locked_memory(facts: &Facts, needs: &Needs) -> Finding {
         let wanted = needs.locked_bytes_with_rdma();
         return Finding::slower_without(what, text(limit, size))
             .because(format!(
-                "suffices without RDMA; an RDMA device pins the whole memory of the server: {}",
-                size(wanted)
+                "suffices without RDMA; an RDMA device pins the whole memory of the server, {} in all for --memory {}",
+                size(wanted),
+                size(needs.memory)
             ))
             .mended_by(raise_locked_memory(limit, wanted));
     }
-    Finding::ok(what, format!("{}, needed {}", text(limit, size), size(needs.locked_bytes())))
+    let needed = if has_rdma { needs.locked_bytes_with_rdma() } else { needs.locked_bytes() };
+    Finding::ok(what, format!("{}, needed {}", text(limit, size), size(needed)))
 }
 
 fn open_files(limit: Limit) -> Finding {
