@@ -143,7 +143,8 @@ impl Lane {
         }
     }
 
-    /// Makes a connection anew that had to do without RDMA, or without a lane of shared memory because all were taken. If that fails the old one stays for a while.
+    /// Makes a connection anew that had to do without RDMA, or without a lane of shared memory because all were taken. If that fails the old
+    /// one stays for a while.
     #[cold]
     fn upgrade(&mut self, client: &ClientInner, route: Route) {
         let serial = self.next_serial;
