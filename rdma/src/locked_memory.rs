@@ -20,15 +20,18 @@ impl LockedMemory {
     #[must_use]
     pub fn of_this_process() -> LockedMemory {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
-        LockedMemory::from_status(&std::fs::read_to_string("/proc/self/status").unwrap_or_default(), limit)
+        let file = |path| std::fs::read_to_string(path).unwrap_or_default();
+        LockedMemory::from_status(&file("/proc/self/status"), &file("/proc/self/uid_map"), limit)
     }
 
-    /// What `/proc/PID/status` tells of a process with this limit.
-    fn from_status(status: &str, limit: Option<u64>) -> LockedMemory {
+    /// What `/proc/PID/status` and `uid_map` tell of a process with this limit.
+    fn from_status(status: &str, uid_map: &str, limit: Option<u64>) -> LockedMemory {
         let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim();
         let capabilities = u64::from_str_radix(field("CapEff:"), 16).unwrap_or(0);
         let pinned = field("VmPin:").trim_end_matches("kB").trim().parse().unwrap_or(0) << 10;
-        LockedMemory { limit: limit.filter(|_| capabilities >> CAP_IPC_LOCK & 1 == 0), pinned }
+        // The kernel wants the capability in the first user namespace, whose ids are all ids; a container's root may have it in its own only.
+        let is_free = capabilities >> CAP_IPC_LOCK & 1 == 1 && is_first_namespace(uid_map);
+        LockedMemory { limit: limit.filter(|_| !is_free), pinned }
     }
 
     /// Why `bytes` more can't be pinned, which the kernel has refused with `error`, and the way out.
@@ -60,17 +63,33 @@ impl LockedMemory {
     }
 }
 
+/// Whether this `uid_map` is that of the first user namespace.
+fn is_first_namespace(uid_map: &str) -> bool {
+    uid_map.is_empty() || uid_map.split_whitespace().eq(["0", "0", "4294967295"])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const ALL_IDS: &str = "         0          0 4294967295\n";
+    const OWN_IDS: &str = "         0       1000          1\n";
+
+    /// Shows that the limit holds for a process which may lock any memory in its own user namespace only, as in a container without root.
+    #[test]
+    fn a_container_has_a_namespace_of_its_own() {
+        let privileged = STATUS.replace("bfff", "ffff");
+        assert_eq!(LockedMemory::from_status(&privileged, OWN_IDS, Some(7)).limit, Some(7));
+        assert_eq!(LockedMemory::from_status(&privileged, ALL_IDS, Some(7)).limit, None);
+    }
 
     const STATUS: &str =
         "Name:\tlanner-server\nVmLck:\t       0 kB\nVmPin:\t   32768 kB\nCapEff:\t000001fffeffbfff\n";
 
     #[track_caller]
     fn check(limit: Option<u64>, errno: i32, bytes: u64, wanted: &str) {
-        let said =
-            LockedMemory::from_status(STATUS, limit).why_refused(&io::Error::from_raw_os_error(errno), bytes);
+        let said = LockedMemory::from_status(STATUS, ALL_IDS, limit)
+            .why_refused(&io::Error::from_raw_os_error(errno), bytes);
         assert!(said.contains(wanted), "{said}");
     }
 
@@ -91,7 +110,7 @@ mod tests {
         check(Some(8 << 20), libc::EIO, 32 << 20, "dmesg");
         let privileged = STATUS.replace("bfff", "ffff");
         assert_eq!(
-            LockedMemory::from_status(&privileged, Some(0)),
+            LockedMemory::from_status(&privileged, ALL_IDS, Some(0)),
             LockedMemory { limit: None, pinned: 32 << 20 }
         );
     }

@@ -77,7 +77,8 @@ impl Registrations {
     /// The region in the link's domain: made now if there is none yet; `None` where the device refuses it.
     #[inline]
     pub fn region(&self, link: &RdmaLink) -> Option<&Region> {
-        if self.known(link.domain()).is_none() {
+        // With no place left it would be registered for this call alone, which takes longer than the copy.
+        if self.known(link.domain()).is_none() && self.places.iter().any(|place| place.get().is_none()) {
             let _ = self.register(link);
         }
         self.known(link.domain())?.region.as_ref()

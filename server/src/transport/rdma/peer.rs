@@ -112,7 +112,7 @@ impl Peer {
         while !self.replies.is_empty() && queue_pair.room() > 0 {
             let shard = &mut core.shards[self.tenant];
             // A message of more than fits inline needs a place; without one even a short one waits, to keep the order simple.
-            if !tenant.sends.has_room() {
+            if !tenant.sends.has_room_beside(self.in_flight.len()) {
                 return true;
             }
             let length = gather(&mut self.replies, shard, &mut scratch[..longest]);

@@ -49,9 +49,9 @@ impl SendPool {
         Ok(SendPool { buffer, free: (0..RDMA_SENDS).rev().collect() })
     }
 
-    /// Whether there is room for another answer.
-    pub fn has_room(&self) -> bool {
-        !self.free.is_empty()
+    /// Whether there is room for another answer of a connection that holds so many places.
+    pub fn has_room_beside(&self, held: usize) -> bool {
+        may_take_another(held, self.free.len())
     }
 
     /// Copies a message to a place of its own, and says which.
@@ -73,5 +73,38 @@ impl SendPool {
 
     pub fn region(&self) -> &Region {
         self.buffer.region()
+    }
+}
+
+/// How connections share places: one may hold half as many as are free, and one always. So those that take no answers leave some to the others,
+/// and one alone has as many as it wants (dynamic thresholds: Choudhury and Hahne, IEEE/ACM Transactions on Networking 6(2), 1998).
+fn may_take_another(held: usize, free: usize) -> bool {
+    free > 0 && held < (free / 2).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::memory_plan::RDMA_POSTS;
+
+    /// Four clients that took no answers had all places, and everybody else waited until they were given up. Shows that one that comes then
+    /// gets one, and that a client alone has as many as a connection can use.
+    #[test]
+    fn connections_that_take_nothing_leave_places_to_others() {
+        for stalled in [1, 4, 32, 100] {
+            let mut held = vec![0; stalled];
+            let mut free = RDMA_SENDS as usize;
+            for _ in 0..RDMA_POSTS {
+                for held in &mut held {
+                    if *held < RDMA_POSTS as usize && may_take_another(*held, free) {
+                        *held += 1;
+                        free -= 1;
+                    }
+                }
+            }
+            assert!(may_take_another(0, free), "{free} are left by {stalled}");
+            assert!(stalled > 1 || held[0] == RDMA_POSTS as usize);
+        }
+        assert!(!may_take_another(0, 0));
     }
 }
