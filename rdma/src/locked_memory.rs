@@ -26,12 +26,8 @@ impl LockedMemory {
 
     /// What `/proc/PID/status` and `uid_map` tell of a process with this limit.
     fn from_status(status: &str, uid_map: &str, limit: Option<u64>) -> LockedMemory {
-        let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim();
-        let capabilities = u64::from_str_radix(field("CapEff:"), 16).unwrap_or(0);
-        let pinned = field("VmPin:").trim_end_matches("kB").trim().parse().unwrap_or(0) << 10;
-        // The kernel wants the capability in the first user namespace, whose ids are all ids; a container's root may have it in its own only.
-        let is_free = capabilities >> CAP_IPC_LOCK & 1 == 1 && is_first_namespace(uid_map);
-        LockedMemory { limit: limit.filter(|_| !is_free), pinned }
+        let pinned = field(status, "VmPin:").trim_end_matches("kB").trim().parse().unwrap_or(0) << 10;
+        LockedMemory { limit: limit.filter(|_| !is_limit_lifted(status, uid_map)), pinned }
     }
 
     /// Why `bytes` more can't be pinned, which the kernel has refused with `error`, and the way out.
@@ -63,7 +59,19 @@ impl LockedMemory {
     }
 }
 
-/// Whether this `uid_map` is that of the first user namespace.
+/// Whether the limit doesn't hold for a process with these `/proc/PID/status` and `uid_map`: its effective set has CAP_IPC_LOCK, in the first user
+/// namespace, where the kernel wants it. A container's root may have it in its own only.
+#[must_use]
+pub fn is_limit_lifted(status: &str, uid_map: &str) -> bool {
+    let capabilities = u64::from_str_radix(field(status, "CapEff:"), 16).unwrap_or(0);
+    capabilities >> CAP_IPC_LOCK & 1 == 1 && is_first_namespace(uid_map)
+}
+
+fn field<'a>(status: &'a str, name: &str) -> &'a str {
+    status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim()
+}
+
+/// Whether this `uid_map` is that of the first user namespace, whose ids are all ids.
 fn is_first_namespace(uid_map: &str) -> bool {
     uid_map.is_empty() || uid_map.split_whitespace().eq(["0", "0", "4294967295"])
 }
@@ -72,8 +80,18 @@ fn is_first_namespace(uid_map: &str) -> bool {
 mod tests {
     use super::*;
 
+    const STATUS: &str =
+        "Name:\tlanner-server\nVmLck:\t       0 kB\nVmPin:\t   32768 kB\nCapEff:\t000001fffeffbfff\n";
     const ALL_IDS: &str = "         0          0 4294967295\n";
     const OWN_IDS: &str = "         0       1000          1\n";
+
+    /// Shows that the right bit of the set is looked at.
+    #[test]
+    fn capabilities_are_bits_of_a_hexadecimal_number() {
+        assert!(is_limit_lifted("CapEff:\t0000000000004000\n", ALL_IDS));
+        assert!(!is_limit_lifted("CapEff:\t000001ffffffbfff\n", ALL_IDS));
+        assert!(!is_limit_lifted("CapInh:\tffffffffffffffff\n", ALL_IDS));
+    }
 
     /// Shows that the limit holds for a process which may lock any memory in its own user namespace only, as in a container without root.
     #[test]
@@ -82,9 +100,6 @@ mod tests {
         assert_eq!(LockedMemory::from_status(&privileged, OWN_IDS, Some(7)).limit, Some(7));
         assert_eq!(LockedMemory::from_status(&privileged, ALL_IDS, Some(7)).limit, None);
     }
-
-    const STATUS: &str =
-        "Name:\tlanner-server\nVmLck:\t       0 kB\nVmPin:\t   32768 kB\nCapEff:\t000001fffeffbfff\n";
 
     #[track_caller]
     fn check(limit: Option<u64>, errno: i32, bytes: u64, wanted: &str) {

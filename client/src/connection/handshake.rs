@@ -53,24 +53,10 @@ impl Caller<'_> {
     }
 }
 
-/// What a handshake is talked over.
-trait Stream: Read + Write {
-    /// Each read and write takes at most as long.
-    fn set_timeouts(&self, timeout: Duration) -> std::io::Result<()>;
-}
-
-impl Stream for TcpStream {
-    fn set_timeouts(&self, timeout: Duration) -> std::io::Result<()> {
-        self.set_read_timeout(Some(timeout))?;
-        self.set_write_timeout(Some(timeout))
-    }
-}
-
-impl Stream for UnixStream {
-    fn set_timeouts(&self, timeout: Duration) -> std::io::Result<()> {
-        self.set_read_timeout(Some(timeout))?;
-        self.set_write_timeout(Some(timeout))
-    }
+/// Each read and write of `socket` takes at most as long.
+fn set_timeouts(socket: &impl AsFd, timeout: Duration) -> std::io::Result<()> {
+    set_socket_timeout(socket, Timeout::Recv, Some(timeout))?;
+    Ok(set_socket_timeout(socket, Timeout::Send, Some(timeout))?)
 }
 
 /// Connects to `shard` of `server` (HOST:PORT) over TCP.
@@ -218,10 +204,10 @@ fn prepare(stream: TcpStream) -> std::io::Result<TcpStream> {
 }
 
 /// Says hello and answers the challenge, if there is one.
-fn introduce(caller: Caller<'_>, stream: &mut impl Stream, shard: u16) -> Result<Welcome> {
+fn introduce(caller: Caller<'_>, stream: &mut (impl Read + Write + AsFd), shard: u16) -> Result<Welcome> {
     let config = caller.config;
     let tenant = config.tenant.as_bytes();
-    stream.set_timeouts(caller.time_left()).map_err(talking)?;
+    set_timeouts(stream, caller.time_left()).map_err(talking)?;
     stream.write_all(Hello::new(tenant, caller.client_id, shard).as_bytes()).map_err(talking)?;
     let welcome = read_welcome(caller, stream)?;
     if welcome.challenge == [0; auth::CHALLENGE_BYTES] {
@@ -233,7 +219,7 @@ fn introduce(caller: Caller<'_>, stream: &mut impl Stream, shard: u16) -> Result
 }
 
 /// Reads a welcome, also from a peer that sends a byte now and then. What is read next has the rest of the time.
-fn read_welcome(caller: Caller<'_>, stream: &mut impl Stream) -> Result<Welcome> {
+fn read_welcome(caller: Caller<'_>, stream: &mut (impl Read + Write + AsFd)) -> Result<Welcome> {
     let mut welcome: Welcome = FromZeros::new_zeroed();
     let mut rest = welcome.as_mut_bytes();
     while !rest.is_empty() {
@@ -246,7 +232,7 @@ fn read_welcome(caller: Caller<'_>, stream: &mut impl Stream) -> Result<Welcome>
         if Clock.now() >= caller.until {
             return Err(talking(ErrorKind::TimedOut.into()));
         }
-        stream.set_timeouts(caller.time_left()).map_err(talking)?;
+        set_timeouts(stream, caller.time_left()).map_err(talking)?;
     }
     welcome.check()?;
     Ok(welcome)

@@ -187,7 +187,7 @@ impl Shard {
         for block in <[Descriptor]>::mut_from_bytes(&mut reply[start..]).unwrap_or_default() {
             block.lease_ms = lease_ms.into();
         }
-        self.counters.count_hits(Opcode::MatchChain, question.blocks as u64);
+        self.counters.count_look_ups(Opcode::MatchChain, question.blocks as u64, 0);
         self.count_prefix(question.blocks as u16);
         self.counters.groups_answered_again += 1;
         Some(key_bytes)

@@ -163,16 +163,16 @@ impl ShardStats {
         self.evicted_ahead + self.evicted_for_demand + self.evicted_as_neighbour
     }
 
+    #[inline]
     pub(super) fn count_look_up(&mut self, operation: Opcode, hit: bool) {
-        if let Some(counts) = self.look_ups.get_mut(operation as usize - 1) {
-            counts.hits += u64::from(hit);
-            counts.misses += u64::from(!hit);
-        }
+        self.count_look_ups(operation, u64::from(hit), u64::from(!hit));
     }
 
-    pub(super) fn count_hits(&mut self, operation: Opcode, hits: u64) {
+    #[inline]
+    pub(super) fn count_look_ups(&mut self, operation: Opcode, hits: u64, misses: u64) {
         if let Some(counts) = self.look_ups.get_mut(operation as usize - 1) {
             counts.hits += hits;
+            counts.misses += misses;
         }
     }
 

@@ -127,7 +127,20 @@ fn a_server_that_is_killed_under_reads_is_gone_and_back() {
 }
 
 /// In the environment of a child that is to be killed: where it connects to.
-const VICTIM: &str = "LANNER_TEST_VICTIM";
+pub const VICTIM: &str = "LANNER_TEST_VICTIM";
+
+/// A child that runs the test of this name as a victim, and has said `doing`.
+pub fn victim(test: &str, server: &TestServer, doing: &str) -> Child {
+    let mut victim = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--ignored", "--nocapture"])
+        .env(VICTIM, server.url("transport=rdma"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(victim.stdout.take().unwrap()).lines();
+    assert!(lines.map_while(Result::ok).any(|line| line.contains(doing)));
+    victim
+}
 
 #[test]
 #[ignore = "needs RDMA devices: scripts/test --rdma"]
@@ -146,19 +159,8 @@ fn a_client_that_is_killed_with_reads_posted_harms_nobody() {
     let client = server.client("rdma");
     client.upsert(b"key", &value(9)).unwrap();
     for _ in 0..3 {
-        let mut victim = Command::new(std::env::current_exe().unwrap())
-            .args([
-                "--exact",
-                "failures::a_client_that_is_killed_with_reads_posted_harms_nobody",
-                "--ignored",
-                "--nocapture",
-            ])
-            .env(VICTIM, server.url("transport=rdma"))
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(victim.stdout.take().unwrap()).lines();
-        assert!(lines.map_while(Result::ok).any(|line| line.contains("reading")));
+        let test = "failures::a_client_that_is_killed_with_reads_posted_harms_nobody";
+        let mut victim = victim(test, &server, "reading");
         server.reports_when(|reports| reports[0].transport.rdma_connections >= 2);
         std::thread::sleep(Duration::from_millis(100));
         victim.kill().unwrap();

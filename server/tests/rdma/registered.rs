@@ -1,10 +1,8 @@
 //! Memory that both sides' devices use directly: what a server reads out of a client's, and who has it back when something ends meanwhile.
 
-use crate::failures::{Process, Trouble, is_expected, soon};
+use crate::failures::{Process, Trouble, VICTIM, is_expected, soon, victim};
 use crate::support::TestServer;
 use lanner_client::{Client, Clock, Error, Freshness, PutOptions, Range};
-use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const BYTES: usize = 3 << 20;
@@ -166,9 +164,6 @@ fn a_read_that_times_out_writes_nothing_more_to_the_buffer() {
     assert!(failures > 0, "every read got through");
 }
 
-/// In the environment of a child that is to be killed: where it connects to.
-const VICTIM: &str = "LANNER_TEST_PUTTING_VICTIM";
-
 #[test]
 #[ignore = "needs RDMA devices: scripts/test --rdma"]
 fn a_client_that_is_killed_while_its_value_is_read_leaves_whole_values_only() {
@@ -184,19 +179,8 @@ fn a_client_that_is_killed_while_its_value_is_read_leaves_whole_values_only() {
     let server = TestServer::start(&[]);
     let client = server.client("rdma");
     for round in 0..3_u64 {
-        let mut victim = Command::new(std::env::current_exe().unwrap())
-            .args([
-                "--exact",
-                "registered::a_client_that_is_killed_while_its_value_is_read_leaves_whole_values_only",
-                "--ignored",
-                "--nocapture",
-            ])
-            .env(VICTIM, server.url("transport=rdma"))
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(victim.stdout.take().unwrap()).lines();
-        assert!(lines.map_while(Result::ok).any(|line| line.contains("putting")));
+        let test = "registered::a_client_that_is_killed_while_its_value_is_read_leaves_whole_values_only";
+        let mut victim = victim(test, &server, "putting");
         std::thread::sleep(Duration::from_millis(90 + 37 * round));
         victim.kill().unwrap();
         victim.wait().unwrap();

@@ -50,10 +50,8 @@ impl ValueReads {
         let OfferedValue { ticket, offer, missing } = value;
         if self.pinned.is_none() {
             if shard.pin_for_receive(ticket).is_err() {
-                // Not what may be read by somebody: a put that goes on without its value must not end as one.
-                if shard.is_unfinished(ticket) {
-                    shard.put_abort(now, *ticket);
-                }
+                // Should it still be unfinished: what is told to have its value without having it must not be published.
+                shard.put_abort(now, *ticket);
                 return Ok(*missing);
             }
             (self.pinned, self.posted) = (Some(*ticket), 0);
