@@ -104,6 +104,8 @@ struct Progress {
     /// Where bytes without a place go.
     bin: Vec<u8>,
     leases: u8,
+    /// The shortest lease of the answer, which may have begun to come some polls before its end does.
+    earliest_lease_ms: u32,
     /// Values that are read one-sided.
     remote: Remote,
 }
@@ -255,12 +257,11 @@ impl<K: AsRef<[u8]>> Call for GetCall<'_, '_, K> {
                 progress: &mut self.progress[at],
                 target: &mut self.target,
                 outcomes: &mut self.outcomes,
-                earliest_lease_ms: u32::MAX,
             };
             let outcome = drive(&mut group.exchange, lane, client, &request, &mut receiver);
-            let lease = Duration::from_millis(u64::from(receiver.earliest_lease_ms));
             let is_local = matches!(receiver.way, Way::Mapped(_));
             let progress = &mut self.progress[at];
+            let lease = Duration::from_millis(u64::from(progress.earliest_lease_ms));
             match outcome {
                 Poll::Pending => is_done = false,
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(in_batch(error, &group.indices))),
@@ -348,7 +349,6 @@ struct GetReceiver<'a, 'b, 'c> {
     progress: &'a mut Progress,
     target: &'a mut Target<'b, 'c>,
     outcomes: &'a mut [Result<u64>],
-    earliest_lease_ms: u32,
 }
 
 impl GetReceiver<'_, '_, '_> {
@@ -363,7 +363,8 @@ impl GetReceiver<'_, '_, '_> {
             self.outcomes[at] = Err(self.with_given(error, at));
             return Ok(());
         }
-        self.earliest_lease_ms = self.earliest_lease_ms.min(descriptor.lease_ms.get());
+        let earliest_lease_ms = &mut self.progress.earliest_lease_ms;
+        *earliest_lease_ms = (*earliest_lease_ms).min(descriptor.lease_ms.get());
         match (&self.way, self.target.buffer(at, bytes)) {
             (Way::OneSided, buffer) if bytes > SHORT_VALUE_BYTES => {
                 self.outcomes[at] = buffer.map(|_| {
@@ -412,6 +413,7 @@ const BIN_BYTES: usize = 16 << 10;
 impl Receiver for GetReceiver<'_, '_, '_> {
     fn reply(&mut self, _header: &Header, body: &[u8]) -> Result<()> {
         self.progress.expected.clear();
+        self.progress.earliest_lease_ms = u32::MAX;
         self.progress.remote = Remote::default();
         let indices = self.indices;
         let descriptors = query::decode_reply(body, indices.len())?;

@@ -144,13 +144,15 @@ struct Current {
     is_skipped: bool,
 }
 
-/// A reply whose owner hasn't asked for it yet.
+/// A reply, or the rest of one, whose owner hasn't asked for it yet.
 #[derive(Debug)]
 struct PutBy {
     header: Header,
     body: Vec<u8>,
     payload: Vec<u8>,
     is_whole: bool,
+    /// The owner has had header, body, and what came of the payload before: this is the rest.
+    is_begun: bool,
 }
 
 impl Connection {
@@ -370,7 +372,7 @@ impl Connection {
             && let Some(reply) = self.put_by.remove(&request_id)
         {
             self.forget(request_id);
-            return Ok(Poll::Ready(reply.hand_over(receiver)));
+            return reply.hand_over(receiver).map(Poll::Ready);
         }
         loop {
             if self.current.is_none() && !self.next_frame(request_id, receiver)? {
@@ -387,7 +389,7 @@ impl Connection {
             }
             if is_mine && let Some(reply) = self.put_by.remove(&request_id) {
                 self.forget(request_id);
-                return Ok(Poll::Ready(reply.hand_over(receiver)));
+                return reply.hand_over(receiver).map(Poll::Ready);
             }
         }
     }
@@ -485,7 +487,8 @@ impl Connection {
         Ok(Poll::Ready(Ok(())))
     }
 
-    /// Puts the current frame by for its owner, or throws it away if it has none. Whether that's done.
+    /// Puts the current frame by for its owner, or the rest of it where that has begun with it, or throws it away if it has none. Whether
+    /// that's done.
     fn put_current_by(&mut self) -> Result<bool, Broken> {
         let Some(current) = self.current.as_mut() else { return Ok(true) };
         if current.is_skipped {
@@ -503,14 +506,13 @@ impl Connection {
         }
         let reply = match self.put_by.entry(current.header.request_id) {
             std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
-            std::collections::hash_map::Entry::Vacant(entry) => entry.insert(PutBy {
-                header: current.header,
-                body: self.transport.body(&current.header).to_vec(),
-                payload: Vec::new(),
-                is_whole: false,
-            }),
+            std::collections::hash_map::Entry::Vacant(entry) => {
+                let is_begun = current.is_begun && !crate::faults::begins_replies_again();
+                let body = if is_begun { Vec::new() } else { self.transport.body(&current.header).to_vec() };
+                let header = current.header;
+                entry.insert(PutBy { header, body, payload: Vec::new(), is_whole: false, is_begun })
+            }
         };
-        current.is_begun = true;
         while current.payload_remaining > 0 {
             let mut piece = [0; 16 << 10];
             let wanted = piece.len().min(usize::try_from(current.payload_remaining).unwrap_or(usize::MAX));
@@ -534,23 +536,30 @@ impl Connection {
 }
 
 impl PutBy {
-    fn hand_over(self, receiver: &mut dyn Receiver) -> Result<()> {
-        match self.header.status {
-            0 => receiver.reply(&self.header, &self.body)?,
-            status => return Err(wire::error::decode(status, &self.body)?),
+    /// Gives the receiver what it hasn't had yet: what the server said.
+    fn hand_over(self, receiver: &mut dyn Receiver) -> Result<Result<()>, Broken> {
+        if !self.is_begun {
+            let outcome = match self.header.status {
+                0 => receiver.reply(&self.header, &self.body),
+                status => Err(wire::error::decode(status, &self.body)?),
+            };
+            if outcome.is_err() {
+                return Ok(outcome);
+            }
         }
         let mut rest = self.payload.as_slice();
         while !rest.is_empty() {
             let target = receiver.destination();
             let count = target.len().min(rest.len());
             if count == 0 {
-                break;
+                // More than was asked for, as in `Connection::receive`.
+                return Err(Broken::Closed);
             }
             target[..count].copy_from_slice(&rest[..count]);
             receiver.advance(count);
             rest = &rest[count..];
         }
-        Ok(())
+        Ok(Ok(()))
     }
 }
 

@@ -123,9 +123,11 @@ impl Tcp {
     /// Serves what was received, sends what was answered, and receives on.
     fn advance(&mut self, core: &mut Core, index: usize) {
         let Some(peer) = self.peers.get_mut(index) else { return };
-        peer.serve(core);
-        peer.account(core);
-        peer.send(core, index);
+        peer.serve_and_send(core, index);
+        // Sending makes room for the answers to what is left.
+        if peer.has_unserved() {
+            peer.serve_and_send(core, index);
+        }
         peer.receive(core, index);
         if peer.is_over() {
             self.remove(core, index);
@@ -292,6 +294,20 @@ impl Peer {
     }
 
     #[inline]
+    fn serve_and_send(&mut self, core: &mut Core, index: usize) {
+        self.serve(core);
+        self.account(core);
+        self.send(core, index);
+    }
+
+    /// Whether requests have come that wait for room for their answers. They do only while answers are on their way, so that the end of a
+    /// send has them served.
+    #[inline]
+    fn has_unserved(&self) -> bool {
+        self.start != self.end && self.ending == Ending::No && self.moving.is_none()
+    }
+
+    #[inline]
     fn serve(&mut self, core: &mut Core) {
         if self.start == self.end || self.ending != Ending::No || matches!(self.receiving, Receiving::Buffer)
         {
@@ -379,7 +395,7 @@ impl Peer {
     fn receive(&mut self, core: &mut Core, index: usize) {
         let is_ending = !matches!(self.ending, Ending::No | Ending::Lingering);
         let is_waiting = self.receiving != Receiving::Nothing || self.moving.is_some();
-        if is_waiting || is_ending || self.queued.is_full() {
+        if is_waiting || is_ending || self.queued.is_full() || self.has_unserved() {
             return;
         }
         if self.ending == Ending::Lingering {
@@ -393,11 +409,6 @@ impl Peer {
             && self.receive_to_segment(core, operation, ticket, offset, missing)
         {
             return;
-        }
-        if self.end == self.buffer.len() {
-            // Only while replies are full does something stay in the buffer, and then nothing is received.
-            self.buffer.copy_within(self.start..self.end, 0);
-            (self.start, self.end) = (0, self.end - self.start);
         }
         let free = &mut self.buffer[self.end..];
         if free.is_empty() {

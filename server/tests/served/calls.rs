@@ -1,9 +1,10 @@
 //! Each call of the client, over each transport, with one and with two shards.
 
 use crate::support::{TestServer, transports};
-use lanner_client::{Client, ClientConfig, Error, Freshness, PutOptions, Range};
+use lanner_client::{Client, ClientConfig, Error, Freshness, Pending, PutOptions, Range};
 use lanner_shared::time::Clock;
 use lanner_shared::wire::MAX_BATCH;
+use std::task::Poll;
 use std::time::Duration;
 
 /// Runs `test` over each transport, against one shard and against two.
@@ -249,6 +250,81 @@ fn many_calls_overlap_on_one_thread() {
             drop(client.submit_get_batch(key).unwrap());
         }
         assert_eq!(client.get(b"overlap 7").unwrap(), value(7, 264));
+    });
+}
+
+/// Shows that answers too long to come at once end whole and in the right buffers, in whatever order their calls look for them: the one that
+/// has begun with its answer, another one, one that waits.
+#[test]
+fn long_answers_overlap_on_one_thread() {
+    everywhere(|client| {
+        let long: Vec<u8> = (0..700_001_usize).map(|at| (at % 251) as u8).collect();
+        let keys: Vec<[String; 1]> = (0..6).map(|i| [format!("long overlap {i}")]).collect();
+        let expected = |i: usize| &long[i..long.len() - 100_000 * i];
+        for (i, [key]) in keys.iter().enumerate() {
+            client.upsert(key.as_bytes(), expected(i)).unwrap();
+        }
+        for skipped in 1..4 {
+            let mut pending: Vec<_> =
+                keys.iter().map(|key| Some(client.submit_get_batch(key).unwrap())).collect();
+            let (mut done, mut turn) = (0, 0);
+            while done < 4 {
+                let at = turn * skipped % keys.len() + usize::from(turn % 5 == 0);
+                turn += 1;
+                let Some(call) = pending.get_mut(at) else { continue };
+                if let Some(Poll::Ready(values)) = call.as_mut().map(Pending::poll) {
+                    let value = values.unwrap().remove(0).unwrap();
+                    assert!(value == expected(at), "value {at} has foreign bytes");
+                    *call = None;
+                    done += 1;
+                } else if turn > 300 {
+                    // Some order of looking reaches only some of the calls.
+                    break;
+                }
+            }
+            for (at, call) in pending.into_iter().enumerate() {
+                let Some(call) = call else { continue };
+                assert!(
+                    call.wait().unwrap().remove(0).unwrap() == expected(at),
+                    "value {at} has foreign bytes"
+                );
+            }
+        }
+    });
+}
+
+/// Shows that rows that fill many frames come right, from a snapshot and by key, which they did not over TCP when the first bytes of one frame's
+/// answer had come and the call looked for the next frame's.
+#[test]
+fn rows_of_many_frames_come_right() {
+    everywhere(|client| {
+        let table: Vec<u8> = (0..264 * 1_000_usize).map(|at| (at / 264 + at % 264 * 7) as u8).collect();
+        let keys: Vec<String> = (0..4).map(|i| format!("rows {i}")).collect();
+        for (i, key) in keys.iter().enumerate() {
+            client.upsert(key.as_bytes(), &table[i..]).unwrap();
+        }
+        let row = |at: usize| Range {
+            key: (at % 4) as u32,
+            source_offset: (at * 7 % 999 * 264) as u64,
+            length: 264,
+            destination_offset: (at * 264) as u64,
+        };
+        let ranges: Vec<Range> = (0..8_000).map(row).collect();
+        let is_right = |target: &[u8]| {
+            target.chunks(264).enumerate().all(|(at, found)| {
+                let start = at % 4 + at * 7 % 999 * 264;
+                *found == table[start..start + 264]
+            })
+        };
+        let snapshot = client.prepare_snapshot(&keys).unwrap();
+        for _ in 0..5 {
+            let mut target = vec![0; 8_000 * 264];
+            client.read_ranges_from_snapshot(&snapshot, &ranges, &mut target, Freshness::Lease).unwrap();
+            assert!(is_right(&target), "from a snapshot");
+            let mut target = vec![0; 8_000 * 264];
+            client.read_ranges(&keys, &ranges, &mut target).unwrap();
+            assert!(is_right(&target), "by key");
+        }
     });
 }
 

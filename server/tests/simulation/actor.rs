@@ -1,4 +1,4 @@
-//! One client and what it does: calls in two halves that overlap with everybody else's, blocking calls, a snapshot that it
+//! One client and what it does: calls in two halves that overlap with each other and with everybody else's, blocking calls, a snapshot that it
 //! keeps, Engram tables. Every answer is checked against the model at once.
 
 use crate::content::{self, EMPTY, Version};
@@ -92,7 +92,8 @@ pub struct Actor {
     engram: EngramStore,
     random: Rng,
     next_version: Version,
-    call: Option<Call>,
+    /// At most [`settings::CALLS_UNDER_WAY`].
+    calls: Vec<Call>,
     held: Option<Rc<Held>>,
     pub outcomes: Outcomes,
 }
@@ -113,7 +114,7 @@ impl Actor {
             random: Rng::with_seed(seed.rotate_left(8) ^ number as u64),
             // So that no two clients make the same one.
             next_version: (number as u64 + 1) << 32,
-            call: None,
+            calls: Vec::new(),
             held: None,
             outcomes: Outcomes::default(),
         }
@@ -125,14 +126,20 @@ impl Actor {
             world.acting = self.number;
             world.is_waiting = false;
         });
-        match self.call.take() {
-            Some(call) => self.go_on(call),
-            None if self.random.u8(..4) > 0 => self.start(),
-            None => {
+        let room = settings::CALLS_UNDER_WAY - self.calls.len();
+        // Answers are taken in any order: those of other calls are put by, and also by a call that waits.
+        match self.random.usize(..16) {
+            choice if choice < 4 * room => self.start(),
+            4.. if !self.calls.is_empty() => {
+                let call = self.calls.swap_remove(self.random.usize(..self.calls.len()));
+                self.go_on(call);
+            }
+            _ if self.calls.is_empty() || self.random.bool() => {
                 world::with(|world| world.is_waiting = true);
                 self.block();
                 world::with(|world| world.is_waiting = false);
             }
+            _ => {}
         }
     }
 
@@ -200,7 +207,7 @@ impl Actor {
         match under {
             Ok(under) => {
                 call.under = Some(under);
-                self.call = Some(call);
+                self.calls.push(call);
             }
             Err(error) => self.failed(&error),
         }
@@ -251,7 +258,7 @@ impl Actor {
             if is_late {
                 self.fail("a call goes on beyond its time-out".into());
             }
-            self.call = Some(call);
+            self.calls.push(call);
         }
     }
 
@@ -422,8 +429,12 @@ impl Actor {
     /// As a caller reads that keeps a snapshot for long: refreshed in time, read again and again.
     fn read_refreshing(&mut self) {
         let started = now();
-        let Some(held) = self.held.take().and_then(|held| Rc::try_unwrap(held).ok()) else { return };
-        let Held { mut snapshot, keys, mut prepared } = held;
+        let Some(held) = self.held.take() else { return };
+        let Held { mut snapshot, keys, mut prepared } = match Rc::try_unwrap(held) {
+            Ok(held) => held,
+            // A read of it is under way.
+            Err(held) => return self.held = Some(held),
+        };
         let length = snapshot.value_bytes(0).unwrap_or(0);
         let range = Range { key: 0, source_offset: 0, length, destination_offset: 0 };
         let mut target = vec![0xee; length as usize];

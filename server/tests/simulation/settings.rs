@@ -10,6 +10,8 @@ pub const SERVERS: usize = 2;
 /// Of each server.
 pub const SHARDS: u16 = 2;
 pub const CLIENTS: usize = 6;
+/// Of each client, beside one that it waits for.
+pub const CALLS_UNDER_WAY: usize = 3;
 /// Of each shard. All values together are about half as large again, so that something is always evicted.
 pub const SEGMENT_BYTES: u64 = 96 << 10;
 pub const LEASE_NANOS: u64 = 40_000_000;
