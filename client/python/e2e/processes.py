@@ -11,6 +11,8 @@ import urllib.request
 from pathlib import Path
 
 HERE = Path(__file__).parent
+#: With this in PYTHONPATH, `mooncake.store` is Lanner.
+SHIM = HERE.parent / "mooncake-shim"
 CPUS = sorted(os.sched_getaffinity(0))
 #: Servers have the last CPU, Lanner's and others'.
 SERVER_CPU = CPUS[-1]
@@ -102,6 +104,48 @@ class LMCache:
         self.process.wait()
 
 
+def lmcache_in_process(folder: Path, url: str) -> tuple[list[str], dict[str, str]]:
+    """An engine's flags and environment for LMCache inside it, with Lanner as its remote storage, by Lanner's plug-in."""
+    plugin = {"module_path": "lanner.lmcache_remote", "class_name": "LannerConnectorAdapter", "url": url, "namespace": "float32"}
+    extra = {f"remote_storage_plugin.lanner.{name}": value for name, value in plugin.items()}
+    return _lmcache_in_process(folder / "lmcache-lanner.json", {"remote_storage_plugins": ["lanner"], "extra_config": extra})
+
+
+def lmcache_mooncakestore(folder: Path, address: str) -> tuple[list[str], dict[str, str]]:
+    """The same with LMCache's own `mooncakestore` backend, which finds Lanner."""
+    extra = {name: value for name, value in mooncake_config(address).items() if name != "mode"} | {"local_hostname": "127.0.0.1"}
+    fields = {"remote_url": f"mooncakestore://{address}/", "extra_config": extra | {"transfer_timeout": 5}}
+    flags, environment = _lmcache_in_process(folder / "lmcache-mooncakestore.json", fields)
+    return flags, environment | {"PYTHONPATH": str(SHIM)}
+
+
+def _lmcache_in_process(path: Path, fields: dict) -> tuple[list[str], dict[str, str]]:
+    # With LMCache's default hash, `builtin`, no process finds what another one stored: each begins with a random number.
+    fields = {"chunk_size": 64, "local_cpu": True, "max_local_cpu_size": 1.0, "pre_caching_hash_algorithm": "sha256_cbor"} | fields
+    path.write_text(json.dumps(fields))  # as YAML it's the same
+    return ["--store", "lmcache-in-process"], {"LMCACHE_CONFIG_FILE": str(path), "LMCACHE_TRACK_USAGE": "false"}
+
+
+def mooncake_config(address: str, metadata_server: str = "P2PHANDSHAKE") -> dict:
+    """A configuration of Mooncake as vLLM takes it, for the master at this address, which may be a server of Lanner's."""
+    return {
+        "metadata_server": metadata_server, "master_server_address": address, "protocol": "tcp", "device_name": "",
+        "mode": "standalone-store", "global_segment_size": 0, "local_buffer_size": 512 << 20,
+    }
+
+
+def mooncake_connector(path: Path, config: dict) -> tuple[list[str], dict[str, str]]:
+    """An engine's flags and environment for vLLM's own connector for Mooncake."""
+    path.write_text(json.dumps(config))
+    return ["--store", "mooncake"], {"MOONCAKE_CONFIG_PATH": str(path), "MOONCAKE_REQUESTER_LOCAL_HOSTNAME": "127.0.0.1"}
+
+
+def mooncake_connector_on_lanner(folder: Path, address: str) -> tuple[list[str], dict[str, str]]:
+    """The same, which finds Lanner."""
+    flags, environment = mooncake_connector(folder / "mooncake-lanner.json", mooncake_config(address))
+    return flags, environment | {"PYTHONPATH": str(SHIM)}
+
+
 class Mooncake:
     """Mooncake's master and a process that owns the memory, and the engine's flags to use them."""
 
@@ -114,10 +158,7 @@ class Mooncake:
             subprocess.Popen([*command, f"--http_metadata_server_port={http}"], stdout=log.open("a"), stderr=subprocess.STDOUT)
         ]
         wait_for(lambda: connects(rpc) and connects(http), self.processes[0], f"mooncake_master didn't start; see {log}")
-        config = {
-            "metadata_server": f"http://127.0.0.1:{http}/metadata", "master_server_address": f"127.0.0.1:{rpc}", "protocol": "tcp",
-            "device_name": "", "mode": "standalone-store", "global_segment_size": 0, "local_buffer_size": 512 << 20,
-        }
+        config = mooncake_config(f"127.0.0.1:{rpc}", f"http://127.0.0.1:{http}/metadata")
         own = (
             "import json, sys; from mooncake.store import MooncakeDistributedStore as Store; store, config = Store(), json.loads(sys.argv[1]);"
             "code = store.setup('127.0.0.1', config['metadata_server'], 1 << 30, 64 << 20, 'tcp', '', config['master_server_address']);"
@@ -130,14 +171,12 @@ class Mooncake:
         while not (line := owner.stdout.readline()).startswith("code"):
             if not line:
                 raise SystemExit(f"Mooncake's memory wasn't set up; see {log}")
-        (folder / "mooncake.json").write_text(json.dumps(config))
-        self.flags = ["--store", "mooncake"]
+        self.flags, self.environment = mooncake_connector(folder / "mooncake.json", config)
         #: For SGLang's backend.
         self.sglang_config = {
             "master_server_address": f"127.0.0.1:{rpc}", "local_hostname": "127.0.0.1", "metadata_server": config["metadata_server"],
             "global_segment_size": 0, "protocol": "tcp", "device_name": "", "check_server": False,
         }
-        self.environment = {"MOONCAKE_CONFIG_PATH": str(folder / "mooncake.json"), "MOONCAKE_REQUESTER_LOCAL_HOSTNAME": "127.0.0.1"}
 
     def stop(self) -> None:
         for process in reversed(self.processes):

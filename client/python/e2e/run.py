@@ -19,7 +19,9 @@ import time
 from pathlib import Path
 
 from plot import bars
-from processes import ENGINE_CPUS, HERE, Engine, LMCache, Mooncake, Server, metric
+from processes import (
+    ENGINE_CPUS, HERE, SHIM, Engine, LMCache, Mooncake, Server, lmcache_in_process, lmcache_mooncakestore, metric, mooncake_connector_on_lanner,
+)
 
 TOKENS, SYSTEM, TURNS, TALKS = 2048, 512, 4, 4
 
@@ -75,6 +77,9 @@ def vllm_runs(options: argparse.Namespace, folder: Path) -> tuple[list[dict], bo
     runs["warm again"] = run(*lanner(), "--no-prefix-cache")
     runs["the server killed after 6 requests"] = run(*lanner(), "--kill", str(server.process.pid), "--kill-after", "6")
     server.stop()
+    more, names = others_on_lanner(options, folder, run)
+    runs |= more
+    found += names
     if options.compare:
         other = LMCache(options.vllm_python, folder / "lmcache.log")
         runs["LMCache's server, cold"] = run(*other.flags, environment=other.environment)
@@ -91,6 +96,30 @@ def vllm_runs(options: argparse.Namespace, folder: Path) -> tuple[list[dict], bo
     for name in missed:
         print(f"{name}: a request found nothing in the store")
     return rows, not missed and all(row["same"] for row in rows)
+
+
+def others_on_lanner(options: argparse.Namespace, folder: Path, run) -> tuple[dict[str, dict], list[str]]:
+    """Connectors that others wrote, on Lanner: runs, and names of those in which each request has to find something. What a restarted engine has
+    it can only have from Lanner: these connectors keep the rest in the engine's process."""
+    server, runs, found = Server(options.server, folder / "server.log"), {}, []
+    connectors = {
+        "MooncakeStoreConnector": mooncake_connector_on_lanner(folder, server.address),
+        "LMCache in the engine": lmcache_in_process(folder, server.url("shm")),
+        "LMCache's mooncakestore": lmcache_mooncakestore(folder, server.address),
+    }
+    for name, (flags, environment) in connectors.items():
+        for which in ("cold", "restarted engine"):
+            runs[f"{name}, {which}"] = run(*flags, environment=environment)
+        found.append(f"{name}, restarted engine")
+    server.stop()
+    if not options.quick:
+        for name, connect in (("MooncakeStoreConnector", mooncake_connector_on_lanner), ("LMCache's mooncakestore", lmcache_mooncakestore)):
+            server = Server(options.server, folder / "server.log")
+            flags, environment = connect(folder, server.address)
+            kill = ["--kill", str(server.process.pid), "--kill-after", "6"]
+            runs[f"{name}, server killed"] = run(*flags, *kill, environment=environment)
+            server.stop()
+    return runs, found
 
 
 def lmcache_on_lanner(options: argparse.Namespace, folder: Path, run) -> dict[str, dict]:
@@ -141,7 +170,7 @@ def hicache_runs(options: argparse.Namespace, folder: Path) -> tuple[list[dict],
         command = [options.sglang_python, str(HERE / "hicache.py"), backend, *flags]
         command += [] if "--ranks" in flags else ["--cpus", json.dumps(ENGINE_CPUS)]
         # SGLang's own Mooncake backend then finds Lanner.
-        more = {"PYTHONPATH": str(HERE.parent / "mooncake-shim")} if name.endswith("on Lanner") else {}
+        more = {"PYTHONPATH": str(SHIM)} if name.endswith("on Lanner") else {}
         with (folder / "sglang.log").open("a") as errors:
             done = subprocess.run(command, stdout=subprocess.PIPE, stderr=errors, text=True, timeout=300, env=environment | more)
         lines = [line for line in done.stdout.split("\n") if line.startswith("{")]

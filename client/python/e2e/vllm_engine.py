@@ -5,7 +5,7 @@
 A line of standard input is a list of prompts, each a list of token ids; they are generated one after the other, or with ``--together`` at the
 same time. A line {"prompts": […], "unplugged": true} has them generated as if the engine had no connector. Its answer is a line of standard output:
 a list of {"tokens", "ttft_ms", "total_ms", "cached"}, in the order of the prompts. The first line of all says {"ready": true}. ``--store`` names the connector: none, ``lanner``, ``tier`` (Lanner behind vLLM's OffloadingConnector), or for comparison
-``lmcache`` or ``mooncake``, whose addresses are in ``--extra`` and in MOONCAKE_CONFIG_PATH.
+``lmcache`` or ``mooncake``, whose addresses are in ``--extra`` and in MOONCAKE_CONFIG_PATH, or ``lmcache-in-process``, which LMCACHE_CONFIG_FILE configures.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ CONNECTORS = {
     "lanner": ("LannerConnector", "lanner.vllm"),
     "tier": ("OffloadingConnector", None),
     "lmcache": ("LMCacheMPConnector", None),
+    "lmcache-in-process": ("LMCacheConnectorV1", None),
     "mooncake": ("MooncakeStoreConnector", None),
 }
 
@@ -136,8 +137,12 @@ def main() -> None:
         # Left alone, vLLM gives each rank a NUMA node of its own.
         cpus = sorted(os.sched_getaffinity(0))
         os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(str(cpus[rank % len(cpus)]) for rank in range(options.ranks))
-    if options.store in ("lmcache", "mooncake"):
+    if options.store in ("lmcache", "lmcache-in-process", "mooncake"):
         make_room_for_others()
+    if options.store == "lmcache-in-process":
+        import lmcache_cpu
+
+        lmcache_cpu.install()
     from vllm import LLM, SamplingParams
 
     engine = LLM(
@@ -169,6 +174,8 @@ def main() -> None:
         answered += len(answers)
         print(json.dumps(answers), file=answers_to, flush=True)
     engine.llm_engine.engine_core.shutdown()
+    if options.store == "lmcache-in-process":
+        lmcache_cpu.close()
 
 
 def answer(output, seconds: float) -> dict:

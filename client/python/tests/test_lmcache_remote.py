@@ -19,13 +19,13 @@ from lmcache.v1.storage_backend.connector import CreateConnector  # noqa: E402
 LAYERS, CHUNK, HEADS, HEAD_DIM = 2, 16, 2, 8
 
 
-def connector_for(url: str, namespace: str):
+def connector_for(url: str, namespace: str, hashed_by: str = "sha256_cbor"):
     """As LMCache makes it from its configuration."""
     fields = {
         "module_path": "lanner.lmcache_remote", "class_name": "LannerConnectorAdapter", "url": url, "namespace": namespace,
     }
     config = LMCacheEngineConfig.from_defaults(
-        chunk_size=CHUNK, remote_storage_plugins=["lanner"],
+        chunk_size=CHUNK, pre_caching_hash_algorithm=hashed_by, remote_storage_plugins=["lanner"],
         extra_config={f"remote_storage_plugin.lanner.{name}": value for name, value in fields.items()} | {"save_chunk_meta": False},
     )
     metadata = LMCacheMetadata(
@@ -93,3 +93,15 @@ def test_name_spaces_and_a_server_that_is_gone(server, own_server, name):
     own_server.kill()
     assert not gone.exists_sync(key(0)) and asyncio.run(gone.get(key(0))) is None and asyncio.run(gone.ping()) != 0
     asyncio.run(gone.put(key(0), memory(one, allocator, 1)))
+
+
+def test_keys_that_no_other_process_has_are_refused(server, name, monkeypatch):
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    with pytest.raises(ValueError, match="sha256_cbor"):
+        connector_for(server.url(), name, "builtin")
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    zero, allocator = connector_for(server.url(), name, "builtin")
+    monkeypatch.setenv("PYTHONHASHSEED", "1")
+    one, _ = connector_for(server.url(), name, "builtin")
+    asyncio.run(zero.put(key(0), memory(zero, allocator, 1)))
+    assert zero.exists_sync(key(0)) and not one.exists_sync(key(0))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 
 import numpy as np
 import pytest
 
 from lanner import mooncake
 from lanner.mooncake.absent import HINTS
+from lanner.mooncake.regions import access_to
 from lanner.mooncake.setup import arguments_of, bytes_of, url_of
 from lanner.mooncake.tensors import HEADER_BYTES, NoTensor, tensor_in
 
@@ -80,6 +82,91 @@ def test_memory_by_address(store, memory):
     assert store.put_from_with_metadata("pm", start + 50, start, 20, 3) == 0
     assert store.get("pm") == source[:3].tobytes() + source[50:70].tobytes()
     assert store.unregister_buffer(start) == 0 and store.unregister_buffer(start) == -600
+
+
+def test_memory_is_registered_once_and_is_main_memory(store):
+    memory = mmap.mmap(-1, 4 * mmap.PAGESIZE)
+    start = ctypes.addressof(ctypes.c_ubyte.from_buffer(memory))
+    page = mmap.PAGESIZE
+    assert store.register_buffer(start, 2 * page) == 0
+    for inside in ((start, page), (start + page, page), (start + page, 2 * page), (start - 1, 4 * page), (start + 3 * page, 0), (0, page)):
+        assert store.register_buffer(*inside) == -600
+    assert store.register_buffer(start + 2 * page, page) == 0
+    assert store.unregister_buffer(start + page) == -600 and store.unregister_buffer(start) == 0
+    # Reserved only, as a driver does with addresses of a GPU: reading there would end the process.
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    assert access_to(start, 4 * page) == "rw"
+    assert libc.mprotect(start, page, mmap.PROT_READ) == 0 and access_to(start, page) == "r" and access_to(start + page, page) == "rw"
+    assert libc.mprotect(start, page, 0) == 0 and access_to(start, 2 * page) == ""
+    assert store.register_buffer(start, 2 * page) == -600
+    assert libc.mprotect(start, page, mmap.PROT_READ | mmap.PROT_WRITE) == 0 and store.register_buffer(start, 2 * page) == 0
+    assert access_to(1 << 46, page) == ""
+    store.close()
+    assert store.register_buffer(start, page) == -1
+
+
+class WithDevice:
+    """A registration as a device would have it. The bytes go the ways of the real one; which calls came is kept."""
+
+    is_with_device = True
+
+    def __init__(self, real):
+        self.real, self.calls = real, []
+
+    def close(self):
+        self.calls.append("close")
+        self.real.close()
+
+    def __getattr__(self, name):
+        def call(*arguments, **keywords):
+            self.calls.append((name, arguments[1]))
+            return getattr(self.real, name)(*arguments, **keywords)
+
+        return call
+
+
+class ClientWithDevice:
+    """A client whose registrations are."""
+
+    def __init__(self, client):
+        self.client, self.made = client, []
+
+    def register(self, memory):
+        self.made.append(WithDevice(self.client.register(memory)))
+        return self.made[-1]
+
+    def __getattr__(self, name):
+        return getattr(self.client, name)
+
+
+def test_memory_that_a_device_has_is_used_through_its_registration(store):
+    store._client = client = ClientWithDevice(store.client)
+    one, other, plain = (np.arange(1000, dtype=np.uint16).view(np.uint8) for _ in range(3))
+    first, second, rest = (each.ctypes.data for each in (one, other, plain))
+    assert store.register_buffer(first, 2000) == store.register_buffer(second, 2000) == 0
+    ours, theirs = client.made
+    assert store.batch_put_from(["a", "b", "c", "d"], [first, second + 10, rest, first + 500], [100, 200, 300, 400]) == [0] * 4
+    assert ours.calls == [("put_batch", [(0, 100), (500, 400)])] and theirs.calls == [("put_batch", [(10, 200)])]
+    assert store.get("a") + store.get("b") == bytes(one[:100]) + bytes(other[10:210])
+    ours.calls.clear(), theirs.calls.clear()
+    # Behind the region's end, and in pieces: not through the registration.
+    one[:], other[:], plain[:] = 0, 0, 0
+    assert store.batch_get_into(["a", "none", "b", "c", "d"], [first + 7, first + 200, second, rest, second + 600], [100, 9, 200, 300, 399]) == [
+        100, -704, 200, 300, -600,
+    ]
+    assert ours.calls == [("get_into_batch", [(7, 100), (200, 9)])] and theirs.calls == [("get_into_batch", [(0, 200), (600, 399)])]
+    assert (one[7:107] == np.arange(1000, dtype=np.uint16).view(np.uint8)[:100]).all()
+    ours.calls.clear(), theirs.calls.clear()
+    assert store.batch_get_into_multi_buffers(["a"], [[first, second]], [[50, 50]]) == [100]
+    assert store.batch_get_session_start(["a"]) == [0]
+    assert store.batch_get_into_multi_buffer_ranges(["a"], [[first + 40, rest]], [[10, 10]], [[20, 30]]) == [20]
+    assert ours.calls == [("read_from_snapshot", [(0, 20, 10, 40)])] and bytes(one[40:50]) == store.get("a")[20:30]
+    # What one registration refuses is the answer for its keys only.
+    assert store.batch_get_into(["a", "b", "b"], [first, second, second + 1], [100, 200, 200]) == [100, -600, -600]
+    assert store.unregister_buffer(first) == 0 and ours.calls[-1] == "close"
+    assert store.put_from("e", first, 10) == 0 and "put_batch" not in [call[0] for call in ours.calls]
+    assert store.close() == 0 and theirs.calls[-1] == "close"
 
 
 def test_ranges(store, memory):
@@ -155,6 +242,8 @@ def test_setup_takes_three_forms():
     named = arguments_of(positional, {})
     assert url_of(**named) == expected
     assert arguments_of((named,), {}) == arguments_of((), {"config": named}) == arguments_of((), named) == named
+    theirs = {"master_server_address": "h1:1,h2:2", "device_name": "mlx5_0,mlx5_1", "unknown": "x"}
+    assert arguments_of(({"protocol": "rdma"} | theirs,), {}) == {"protocol": "rdma"} | {name: named[name] for name in ("master_server_addr", "rdma_devices")}
     assert url_of("lanner://h:1?transport=tcp") == "lanner://h:1?transport=tcp"
     assert url_of("h:1", tenant_id="team") == "lanner://h:1?transport=auto&tenant=team"
     for arguments, keywords in (((1,) * 14, {}), ((), {"colour": 1}), (positional, {"protocol": "tcp"})):

@@ -2,14 +2,15 @@
 
     remote_storage_plugins: ["lanner"]
     local_cpu: true
+    pre_caching_hash_algorithm: sha256_cbor                           # or PYTHONHASHSEED for the default, `builtin`, in every process
     extra_config:
       remote_storage_plugin.lanner.module_path: lanner.lmcache_remote
       remote_storage_plugin.lanner.class_name: LannerConnectorAdapter
       remote_storage_plugin.lanner.url: lanner://127.0.0.1:7411
       remote_storage_plugin.lanner.namespace: …                       # what else tells one set-up from another, such as a revision
 
-LMCache's keys name the model, the ranks, the dtype and the tokens; shapes and chunk size are added here. Calls that wait run in threads of the
-connector's own, so LMCache's event loop goes on.
+LMCache's keys name the model, the ranks, the dtype and the tokens; shapes, chunk size and the way that tokens are hashed are added here. Calls that wait
+run in threads of the connector's own, so LMCache's event loop goes on.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -42,9 +44,29 @@ class LannerConnectorAdapter(ConnectorAdapter):
         return LannerRemoteConnector(context)
 
 
+def _hashed_by(config: Any) -> str:
+    """How tokens become keys. ``ValueError`` if each process begins with a random number, so that none finds what another one stored.
+
+    Then LMCache logs the text as a warning, and goes on without Lanner.
+    """
+    algorithm = config.pre_caching_hash_algorithm
+    if algorithm.startswith("sha256"):
+        return algorithm
+    seed = os.environ.get("PYTHONHASHSEED", "random")
+    if seed == "random":
+        text = (
+            f"LMCache's hash of tokens ({algorithm}) differs from process to process, so nothing stored would be found again: set "
+            "pre_caching_hash_algorithm to sha256_cbor in its configuration, or PYTHONHASHSEED to the same number for every process"
+        )
+        logger.error(text)
+        raise ValueError(text)
+    return f"{algorithm}, seed {seed}"
+
+
 class LannerRemoteConnector(RemoteConnector):
     def __init__(self, context: ConnectorContext) -> None:
         super().__init__(context.config, context.metadata)
+        hashed_by = _hashed_by(context.config)
         extra = context.config.extra_config or {}
         self.local_cpu_backend = context.local_cpu_backend
         self.client = _lanner.Client(extra.get(_FIELDS + "url", "lanner://127.0.0.1:7411"))
@@ -56,6 +78,7 @@ class LannerRemoteConnector(RemoteConnector):
                 "dtypes": [str(dtype) for dtype in self.meta_dtypes],
                 "format": str(self.meta_fmt),
                 "chunk_size": context.metadata.chunk_size,
+                "hash": hashed_by,
             },
         )
         self.namespace.announce(self.client)

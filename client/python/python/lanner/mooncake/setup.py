@@ -51,11 +51,15 @@ POSITIONAL = (
     " engine enable_ssd_offload ssd_offload_path tenant_id enable_client_http_server client_http_port"
 ).split()
 
+#: Names that dictionaries have for these, too: LMCache's `mooncakestore` backend says them.
+_ALSO_NAMED = {"master_server_address": "master_server_addr", "device_name": "rdma_devices"}
+
 
 def arguments_of(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
     """The arguments of any of the three forms, by name. ``TypeError`` for names there aren't, as a call of Python raises it."""
     if len(arguments) == 1 and isinstance(arguments[0], dict) and not keywords:
-        return {name: value for name, value in arguments[0].items() if name in POSITIONAL}
+        given = {_ALSO_NAMED.get(name, name): value for name, value in arguments[0].items()} | arguments[0]
+        return {name: value for name, value in given.items() if name in POSITIONAL}
     if len(arguments) == 0 and set(keywords) == {"config"}:
         return arguments_of((keywords["config"],), {})
     if len(arguments) > len(POSITIONAL):

@@ -10,6 +10,7 @@ from .. import errors
 from .._lanner import Client, Snapshot
 from .absent import AbsentCalls
 from .codes import CODED, INTERNAL_ERROR, INVALID_PARAMS, LEASE_EXPIRED, OBJECT_NOT_FOUND, OK, RPC_FAIL, code_of, logger
+from .regions import Regions
 from .setup import arguments_of, bytes_of, url_of
 from .tensors import TensorCalls
 from .types import BufferHandle, Descriptor, ReplicaDescriptor, ReplicateConfig
@@ -27,7 +28,7 @@ class MooncakeDistributedStore(TensorCalls, AbsentCalls):
     def __init__(self) -> None:
         self._client: Client | None = None
         self._hostname = ""
-        self._registered: dict[int, int] = {}
+        self._regions = Regions()
         self._reads: dict[str, Snapshot] = {}
         self._writes: dict[str, bytearray] = {}
 
@@ -42,9 +43,12 @@ class MooncakeDistributedStore(TensorCalls, AbsentCalls):
                 bytes_of(named.get(size, 0))
             known = {name: str(named[name]) for name in ("protocol", "rdma_devices", "tenant_id") if name in named}
             url = url_of(str(named.get("master_server_addr", "")), **known)
-            self._client = Client(url)
+            client = Client(url)
         except CODED as error:
             return code_of(error)
+        # They are registered with the former client's connections.
+        self._regions.clear()
+        self._client = client
         self._hostname = str(named.get("local_hostname", ""))
         logger.info("connected to %s", self._client.url)
         return OK
@@ -58,6 +62,7 @@ class MooncakeDistributedStore(TensorCalls, AbsentCalls):
 
     def close(self) -> int:
         self._client = None
+        self._regions.clear()
         self._reads.clear()
         self._writes.clear()
         return OK
@@ -74,14 +79,18 @@ class MooncakeDistributedStore(TensorCalls, AbsentCalls):
         return self._hostname
 
     def register_buffer(self, buffer_ptr: int, size: int) -> int:
-        """Remembers the memory; Lanner reads and writes any. -600 for memory that is registered already."""
-        if buffer_ptr in self._registered or buffer_ptr <= 0 or size <= 0:
-            return INVALID_PARAMS
-        self._registered[buffer_ptr] = size
-        return OK
+        """Registers the memory with RDMA devices, if servers are reached over RDMA now: then ``put_from``, ``get_into`` and the like don't copy there.
+        They take any other memory, too. -600 for memory that overlaps another that is registered, or that isn't main memory. Until
+        ``unregister_buffer`` or ``close`` it must stay where it is, and the servers can read it."""
+        try:
+            self._regions.add(self.client, buffer_ptr, size)
+            return OK
+        except CODED as error:
+            return code_of(error)
 
     def unregister_buffer(self, buffer_ptr: int) -> int:
-        return OK if self._registered.pop(buffer_ptr, None) is not None else INVALID_PARAMS
+        """Waits for the call that uses the memory, if there is one. -600 where no registered memory begins."""
+        return OK if self._regions.remove(buffer_ptr) else INVALID_PARAMS
 
     # --- put --------------------------------------------------------------------------------------------------------------------------
 
@@ -121,7 +130,7 @@ class MooncakeDistributedStore(TensorCalls, AbsentCalls):
             if not len(keys) == len(addresses) == len(sizes) or not all(sum(parts) > 0 for parts in sizes):
                 return [INVALID_PARAMS] * len(keys)
             pin = config.pin if config else None
-            outcomes = self.client.put_from_parts(keys, addresses, sizes, replace=replace, pin=pin, return_exceptions=True)
+            outcomes = self._regions.put(self.client, keys, addresses, sizes, replace=replace, pin=pin)
             return [OK if isinstance(outcome, bool) else code_of(outcome) for outcome in outcomes]
         except CODED as error:
             return [code_of(error)] * len(keys)
@@ -207,17 +216,13 @@ class MooncakeDistributedStore(TensorCalls, AbsentCalls):
     ) -> list[int]:
         """Bytes read of each value, or why it wasn't."""
         try:
-            outcomes = self.client.get_into_parts(keys, all_buffer_ptrs, all_sizes, return_exceptions=True)
+            outcomes = self._regions.get(self.client, keys, all_buffer_ptrs, all_sizes)
         except CODED as error:
             return [code_of(error)] * len(keys)
         return [_read_code(outcome) for outcome in outcomes]
 
     def batch_get_into(self, keys: list[str], buffer_ptrs: list[int], sizes: list[int]) -> list[int]:
-        try:
-            outcomes = self.client.get_into_addresses(keys, buffer_ptrs, sizes, return_exceptions=True)
-        except CODED as error:
-            return [code_of(error)] * len(keys)
-        return [_read_code(outcome) for outcome in outcomes]
+        return self.batch_get_into_multi_buffers(keys, [[address] for address in buffer_ptrs], [[size] for size in sizes])
 
     def get_into(self, key: str, buffer_ptr: int, size: int) -> int:
         return self.batch_get_into([key], [buffer_ptr], [size])[0]
@@ -287,7 +292,7 @@ class MooncakeDistributedStore(TensorCalls, AbsentCalls):
                 continue
             try:
                 for address, size, source in zip(addresses, sizes, sources):
-                    self._reads[key].read_into([(0, source, size, 0)], (ctypes.c_ubyte * size).from_address(address))
+                    self._regions.read(self._reads[key], source, size, address)
                 codes.append(sum(sizes))
             except CODED as error:
                 codes.append(code_of(error))
