@@ -29,6 +29,20 @@ for line in open(sys.argv[1]):
         print(target["name"], message["executable"], sep="\t")
 PYTHON
     )
+    # Python's package, with RDMA.
+    rm -rf "$folder/python"
+    mkdir -p "$folder/python/lanner"
+    cargo build --package lanner-python --features rdma --locked --message-format json >"$folder/built.json"
+    path=$(python3 - "$folder/built.json" <<'PYTHON'
+import json, sys
+for line in open(sys.argv[1]):
+    message = json.loads(line)
+    if message.get("reason") == "compiler-artifact" and message["target"]["name"] == "_lanner":
+        print(message["filenames"][0])
+PYTHON
+    )
+    strip -o "$folder/python/lanner/_lanner.abi3.so" "$path"
+    (cd client/python/python && find lanner -name '*.py' -exec cp --parents --target-directory "$folder/python" {} +)
 }
 
 # Everything is slower here, and tests share two devices: one after the other. Each program has all memory to itself, so those of `served`
@@ -44,7 +58,13 @@ run() {
     for part in calls:: chains:: engram:: leases:: lives:: prefixes::the_longest registered::; do
         ./served "$part" --test-threads 1 || status=1
     done
+    python "$root/client/python/tests/over_rdma.py" || status=1
     return $status
+}
+
+# The system's interpreter, which has nothing but the standard library.
+python() {
+    PYTHONPATH="$folder/python" PYTHONDONTWRITEBYTECODE=1 LANNER_SERVER="$folder/tests/lanner-server" "$(command -v /usr/bin/python3 || command -v python3)" "$@"
 }
 
 case ${1:-} in
