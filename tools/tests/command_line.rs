@@ -33,6 +33,12 @@ fn check_answers_with_its_exit_status() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(json(&output).as_array().is_some_and(|findings| findings.len() > 10));
 
+    // As the server takes it: then there is one port to listen on.
+    let without_admin = [&free_ports[..free_ports.len() - 1], &["off"]].concat();
+    let output = lanner(&without_admin);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(!String::from_utf8_lossy(&output.stdout).contains("admin port"), "{output:?}");
+
     let output = lanner(&["check", "--json", "--memory", "1PiB"]);
     assert_eq!(output.status.code(), Some(1));
     let findings = json(&output);

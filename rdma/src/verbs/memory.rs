@@ -232,7 +232,8 @@ impl Pages {
         }
         .map_err(|error| refused(error.into()))?;
         let start = NonNull::new(start.cast::<u8>()).ok_or_else(|| refused(io::ErrorKind::Other.into()))?;
-        // A child that writes would make the kernel give *this* process another page than the device has.
+        // A child has no use for them: it opens devices for itself. Kernels of 5.12 and later would copy pages that a device has when they fork;
+        // before, a write of either side's could leave *this* process with another page than the device's.
         // SAFETY: the advice is for the pages that were just mapped.
         unsafe { libc::madvise(start.as_ptr().cast(), length, libc::MADV_DONTFORK) };
         Ok(Pages { start, length })

@@ -270,7 +270,7 @@ impl CorePlan {
                 Ok((Some(rdma), None))
             }
             Err(reason) if self.config.rdma == RdmaChoice::Auto => {
-                Ok((None, Some(rdma::unavailable(&reason))))
+                Ok((None, Some(rdma::unavailable_on_a_core(&reason))))
             }
             Err(reason) => Err(format!("--rdma {}: RDMA unavailable: {reason}", self.config.rdma)),
         }
@@ -368,15 +368,16 @@ fn await_cores(
     config: &ServerConfig,
     prefaulted: &AtomicU64,
 ) -> Result<CoreReady, Option<StartError>> {
-    let mut all = CoreReady { remarks: Vec::new() };
+    let mut remarks: Vec<(String, Vec<u16>)> = Vec::new();
     let mut waiting = config.cores.len();
     while waiting > 0 {
         match answers.recv_timeout(Duration::from_secs(1)) {
-            Ok((_, Ok(ready))) => {
+            Ok((shard, Ok(ready))) => {
                 waiting -= 1;
                 for remark in ready.remarks {
-                    if !all.remarks.contains(&remark) {
-                        all.remarks.push(remark);
+                    match remarks.iter_mut().find(|(known, _)| *known == remark) {
+                        Some((_, shards)) => shards.push(shard),
+                        None => remarks.push((remark, vec![shard])),
                     }
                 }
             }
@@ -388,7 +389,20 @@ fn await_cores(
             Err(RecvTimeoutError::Disconnected) => return Err(None),
         }
     }
-    Ok(all)
+    Ok(CoreReady {
+        remarks: remarks.into_iter().map(|(remark, of)| of_shards(remark, of, config.cores.len())).collect(),
+    })
+}
+
+/// A remark of these shards, as it's said: with their numbers, unless it's of all.
+fn of_shards(remark: String, mut shards: Vec<u16>, count: usize) -> String {
+    if shards.len() == count {
+        return remark;
+    }
+    shards.sort_unstable();
+    let numbers: Vec<String> = shards.iter().map(u16::to_string).collect();
+    let name = if shards.len() == 1 { "shard" } else { "shards" };
+    format!("{name} {} of {count}: {remark}", numbers.join(", "))
 }
 
 type Listeners = Vec<(OwnedFd, SocketKind)>;
@@ -483,4 +497,18 @@ fn identify(
         max_connections: config.max_connections.saturating_mul(u32::from(config.shards())),
         connections: AtomicU32::new(0),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where locked memory suffices for some shards only it was said that RDMA can't be had, and not of which.
+    #[test]
+    fn a_remark_of_some_shards_has_their_numbers() {
+        let said = |shards: &[u16]| of_shards("no room".to_owned(), shards.to_vec(), 4);
+        assert_eq!(said(&[3, 1]), "shards 1, 3 of 4: no room");
+        assert_eq!(said(&[2]), "shard 2 of 4: no room");
+        assert_eq!(said(&[2, 0, 1, 3]), "no room");
+    }
 }

@@ -45,3 +45,8 @@ pub(super) fn plan(config: &ServerConfig, addresses: &[SocketAddr]) -> Result<Rd
 pub(super) fn unavailable(reason: &str) -> String {
     format!("RDMA unavailable: {reason} (--rdma off leaves this line out)")
 }
+
+/// The same of one core. Others may have it: clients are told of RDMA only where all have.
+pub(super) fn unavailable_on_a_core(reason: &str) -> String {
+    unavailable(&format!("{reason}; a server has RDMA on all of its shards or on none"))
+}

@@ -32,8 +32,8 @@ pub struct Needs {
     pub shards: u32,
     /// `--listen`.
     pub listen: SocketAddr,
-    /// `--admin`.
-    pub admin: SocketAddr,
+    /// `--admin`, unless it's off.
+    pub admin: Option<SocketAddr>,
 }
 
 impl Needs {

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use bytesize::ByteSize;
 use clap::Args;
+use lanner_server::config::values::AdminChoice;
 
 use crate::check::needs::Needs;
 use crate::check::{judge, probes, show};
@@ -22,9 +23,9 @@ pub struct CheckArguments {
     /// Address for data
     #[arg(long, default_value = "127.0.0.1:7411", value_name = "ADDRESS")]
     listen: SocketAddr,
-    /// Address of the admin endpoint
-    #[arg(long, default_value = "127.0.0.1:7412", value_name = "ADDRESS")]
-    admin: SocketAddr,
+    /// Address of the admin endpoint, or off
+    #[arg(long, default_value = "127.0.0.1:7412", value_name = "ADDRESS|off")]
+    admin: AdminChoice,
 }
 
 /// Checks, prints, and answers whether Lanner can run.
@@ -36,7 +37,10 @@ pub fn run(arguments: &CheckArguments, json: bool) -> Result<ExitStatus, Failure
         memory: arguments.memory.as_u64(),
         shards: arguments.shards.unwrap_or_else(cpus_of_the_largest_node),
         listen: arguments.listen,
-        admin: arguments.admin,
+        admin: match arguments.admin {
+            AdminChoice::Off => None,
+            AdminChoice::At(address) => Some(address),
+        },
     };
     let findings = judge::judge(&probes::gather(&needs), &needs);
     let mut output = io::stdout().lock();

@@ -7,9 +7,10 @@ use super::text;
 use crate::check::facts::{Attempt, Port, PortOwner};
 use crate::check::needs::Needs;
 
-/// The data and the admin port.
+/// The data port, and the admin port if there is to be one.
 pub fn ports(needs: &Needs) -> Vec<Port> {
-    vec![port("data", needs.listen), port("admin", needs.admin)]
+    let admin = needs.admin.map(|address| port("admin", address));
+    [port("data", needs.listen)].into_iter().chain(admin).collect()
 }
 
 /// First and last port for outgoing connections.
