@@ -5,6 +5,8 @@ use super::layout::{Layout, Slice};
 use super::spec::TensorSpec;
 use crate::call::put::PutOptions;
 use crate::client::Client;
+use crate::registered::Registered;
+use crate::snapshot::ranges::Range;
 use crate::snapshot::{Freshness, Snapshot};
 use lanner_shared::Error;
 
@@ -156,15 +158,36 @@ impl TensorSlice {
     /// [`TensorError::Output`], [`TensorError::MissingParts`], [`TensorError::PartSize`]; what the store says. After an
     /// error the buffer's contents are of no meaning.
     pub fn read_into(&mut self, target: &mut [u8]) -> TensorResult<()> {
-        if target.len() as u64 != self.layout.bytes {
-            return Err(TensorError::Output { expected: self.layout.bytes, got: target.len() as u64 });
+        let client = self.tensor.client.clone();
+        self.read_with(target.len(), |snapshot, ranges| {
+            client.read_ranges_refreshing(snapshot, ranges, target, Freshness::Lease)
+        })
+    }
+
+    /// [`TensorSlice::read_into`] to a buffer of [`Client::register`], all of it: over RDMA straight to there.
+    ///
+    /// # Errors
+    /// As [`TensorSlice::read_into`].
+    pub fn read_into_registered(&mut self, target: &mut Registered<'_>) -> TensorResult<()> {
+        self.read_with(target.len(), |snapshot, ranges| {
+            target.read_ranges_refreshing(snapshot, ranges, Freshness::Lease)
+        })
+    }
+
+    /// Reads the slice's ranges to a buffer of so many bytes, by `read`.
+    fn read_with(
+        &mut self,
+        target_bytes: usize,
+        read: impl FnOnce(&mut Snapshot, &[Range]) -> Result<(), Error>,
+    ) -> TensorResult<()> {
+        if target_bytes as u64 != self.layout.bytes {
+            return Err(TensorError::Output { expected: self.layout.bytes, got: target_bytes as u64 });
         }
         let mut snapshot = match self.snapshot.take() {
             Some(snapshot) => snapshot,
             None => self.prepare()?,
         };
-        let client = &self.tensor.client;
-        match client.read_ranges_refreshing(&mut snapshot, &self.layout.ranges, target, Freshness::Lease) {
+        match read(&mut snapshot, &self.layout.ranges) {
             Ok(()) => {
                 self.snapshot = Some(snapshot);
                 Ok(())

@@ -158,6 +158,13 @@ fn a_tensor_written_by_one_group_is_read_by_another() {
         }
         all.read_into(&mut read).unwrap();
         assert_eq!(read, whole);
+        // The same to registered memory, which has to fit as well.
+        read.fill(0);
+        all.read_into_registered(&mut client.register(&mut read).unwrap()).unwrap();
+        assert_eq!(read, whole);
+        let mut short = vec![0; 239];
+        let refused = all.read_into_registered(&mut client.register(&mut short).unwrap());
+        assert_eq!(refused, Err(TensorError::Output { expected: 240, got: 239 }));
         // Three ranks along the other axis, twice each: the second time through the kept snapshot.
         for rank in 0..3 {
             let mut slice = tensor.partition(0, 3, rank).unwrap();
