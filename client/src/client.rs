@@ -104,6 +104,17 @@ pub struct ServerInfo {
     pub lease_ms: u32,
 }
 
+/// What has gone wrong with RDMA on the way to a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RdmaFailures {
+    /// HOST:PORT.
+    pub server: String,
+    /// Attempts and connections that have failed, and calls that timed out.
+    pub failures: u64,
+    /// Why, the last time, and what to look at.
+    pub reason: String,
+}
+
 /// What [`Client::get_with`] does when there is no object under the key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fallback {
@@ -174,6 +185,17 @@ impl Client {
     pub fn transport_for(&self, key: &[u8]) -> Result<&'static str> {
         let route = self.inner.route(KeyHash::of(key));
         with_lane(&self.inner, |lane| Ok(lane.connection(&self.inner, route)?.transport().name()))
+    }
+
+    /// The servers on the way to which RDMA has failed since this client was made: how often, and why the last time. With `transport=auto` calls
+    /// go on over TCP then, so nothing else says it. Empty where nothing has failed, and where nobody has tried.
+    #[must_use]
+    pub fn rdma_failures(&self) -> Vec<RdmaFailures> {
+        let of = |server: &crate::cluster::Server| {
+            let (failures, reason) = server.rdma_failures();
+            Some(RdmaFailures { server: server.address.to_string(), failures, reason: reason?.to_string() })
+        };
+        self.inner.cluster.servers().iter().filter_map(of).collect()
     }
 
     /// Stores `value` under `key`; `AlreadyExists` if there is one. The value is copied before the call returns.

@@ -6,7 +6,8 @@
 use crate::config::{ClientConfig, TransportChoice};
 use crate::connection::backoff::Backoff;
 use crate::connection::handshake::{self, Caller};
-use crate::connection::rdma::join;
+use crate::connection::rdma::join::{self, Probe, Probed, Probes};
+use crate::connection::rdma::link::RdmaLink;
 use crate::connection::tcp::TcpTransport;
 use crate::connection::{Connection, Transport};
 use crate::lane::Route;
@@ -22,6 +23,16 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::Duration;
+
+/// How long a first call waits for a sign that RDMA works before it goes on over TCP: long enough for a packet that was lost to be sent again, on
+/// devices that round the time up too.
+const PROBE_WAIT: Duration = Duration::from_millis(500);
+/// How long a sign may take that nobody waits for. A device gives up by itself after half a second, or two.
+const LONGEST_PROBE: Duration = Duration::from_secs(3);
+/// Time between two looks for it.
+const PROBE_PAUSE: Duration = Duration::from_millis(250);
+/// What is known of a server without RDMA.
+const NO_OFFER: &str = "the server offers none; its log says why";
 
 /// A connection that found no free lane of shared memory is tried again as one after this long.
 const LANES_PAUSE: Duration = Duration::from_secs(2);
@@ -58,6 +69,8 @@ struct Setup {
     /// Of the RDMA device that leads to it, once there is a connection.
     rdma_domain: Option<Arc<join::Domain>>,
     rdma_backoff: Arc<Backoff>,
+    /// Links of which is to be seen whether they work.
+    probes: Probes,
     /// Whether it was reached over RDMA in this life.
     had_rdma: bool,
     /// When the last attempt to connect failed, and why.
@@ -137,6 +150,7 @@ impl Server {
                 mappings: Vec::new(),
                 rdma_domain: None,
                 rdma_backoff: Arc::default(),
+                probes: Probes::default(),
                 had_rdma: false,
                 failed: None,
             }),
@@ -207,7 +221,8 @@ impl Server {
         }
     }
 
-    /// Over RDMA if the server offers it and it hasn't failed lately, else over TCP until it's time to try again.
+    /// Over RDMA if the server offers it and it hasn't failed lately, else over TCP until it's time to try again. Where it has failed before
+    /// nobody waits for another try: it's looked at when the connection is used the next time.
     fn connect_rdma_or_tcp(
         &self,
         caller: Caller<'_>,
@@ -216,29 +231,63 @@ impl Server {
         serial: u64,
     ) -> Result<Connection> {
         let welcome = setup.welcome;
+        let backoff = setup.rdma_backoff.clone();
         if !lanner_rdma::HAS_VERBS || caller.config.rdma == RdmaChoice::Off || !welcome.offers_rdma() {
             let mut connection = handshake::over_tcp(&self.address, stream, &welcome, serial)?;
             if setup.had_rdma {
                 // The server's device has gone; it's asked now and then whether it's back.
-                setup.rdma_backoff.failed(Clock.now(), false);
-                connection.upgrade_at = Some(setup.rdma_backoff.until());
+                backoff.failed(Clock.now(), false, NO_OFFER);
+                connection.upgrade_at = Some(backoff.until());
             }
             return Ok(connection);
         }
-        let mut connection = if setup.rdma_backoff.is_over(Clock.now()) {
-            match self.connect_rdma(caller, setup, stream, serial) {
-                Ok(connection) => return Ok(connection),
-                Err(_) => setup.rdma_backoff.failed(Clock.now(), false),
+        let shard = welcome.shard.get();
+        let mut stream = Some(stream);
+        let probed = match setup.probes.look(shard, welcome.boot_id) {
+            Some(known) => Some(known),
+            None if !backoff.is_over(Clock.now()) => None,
+            None => {
+                let stream =
+                    stream.take().ok_or_else(|| handshake::unreachable(&self.address, &"no stream"))?;
+                Some(self.probe_rdma(caller, setup, stream))
             }
-            // The server has closed the connection that couldn't become another.
-            handshake::connect_tcp(caller, &self.address, welcome.shard.get(), serial)?.0
-        } else {
-            handshake::over_tcp(&self.address, stream, &welcome, serial)?
         };
-        connection.upgrade_at = Some(setup.rdma_backoff.until());
+        let mut upgrade_at = None;
+        match probed {
+            Some(Probed::Works(link)) => return Ok(setup.over_rdma(link, serial)),
+            Some(Probed::UnderWay(probe)) => {
+                setup.probes.keep(shard, probe);
+                upgrade_at = Some(Clock.now().plus(PROBE_PAUSE));
+            }
+            Some(Probed::Failed(error)) => {
+                let error = handshake::at_over_rdma(&self.address, error);
+                backoff.failed(Clock.now(), false, &error.to_string());
+            }
+            None => {}
+        }
+        let mut connection = match stream {
+            Some(stream) => handshake::over_tcp(&self.address, stream, &welcome, serial)?,
+            // The one that was to become another has been used up.
+            None => handshake::connect_tcp(caller, &self.address, shard, serial)?.0,
+        };
+        connection.upgrade_at = Some(upgrade_at.unwrap_or_else(|| backoff.until()));
         Ok(connection)
     }
 
+    /// Tries RDMA, and waits for what comes of it unless it has failed before.
+    fn probe_rdma(&self, caller: Caller<'_>, setup: &mut Setup, stream: TcpStream) -> Probed {
+        let now = Clock.now();
+        // What is left is for TCP.
+        let wait = if setup.rdma_backoff.is_doubted() { Duration::ZERO } else { PROBE_WAIT };
+        let wait = wait.min(caller.until.since(now) / 2);
+        let limit = if wait.is_zero() { LONGEST_PROBE } else { wait };
+        match self.join_rdma(caller, setup, stream, now.plus(limit)) {
+            Ok(probe) => probe.wait(wait),
+            Err(error) => Probed::Failed(error),
+        }
+    }
+
+    /// Over RDMA and nothing else.
     fn connect_rdma(
         &self,
         caller: Caller<'_>,
@@ -246,24 +295,43 @@ impl Server {
         stream: TcpStream,
         serial: u64,
     ) -> Result<Connection> {
+        let outcome = match self.join_rdma(caller, setup, stream, caller.until) {
+            Ok(probe) => probe.wait(caller.until.since(Clock.now())),
+            Err(error) => Probed::Failed(error),
+        };
+        let error = match outcome {
+            Probed::Works(link) => return Ok(setup.over_rdma(link, serial)),
+            Probed::UnderWay(probe) => probe.failure("no answer in time"),
+            Probed::Failed(error) => error,
+        };
+        let error = handshake::at_over_rdma(&self.address, error);
+        setup.rdma_backoff.failed(Clock.now(), false, &error.to_string());
+        Err(error)
+    }
+
+    /// Makes a link, of which isn't known yet whether it works.
+    fn join_rdma(
+        &self,
+        caller: Caller<'_>,
+        setup: &mut Setup,
+        stream: TcpStream,
+        probe_until: Instant,
+    ) -> Result<Probe> {
         let welcome = setup.welcome;
         if !welcome.offers_rdma() {
-            return Err(handshake::unreachable(&self.address, &"it offers no RDMA; its log says why"));
+            return Err(Error::System { what: "RDMA".into(), reason: NO_OFFER.into() });
         }
         let domain = match setup.rdma_domain.take() {
             Some(domain) if join::is_there(&domain) => domain,
-            _ => join::open_domain(&caller.config.rdma, &stream)
-                .map_err(|error| handshake::at(&self.address, error))?,
+            _ => join::open_domain(&caller.config.rdma, &stream)?,
         };
-        let link = join::join(&domain, stream, &welcome, setup.rdma_backoff.clone());
-        if link.is_err() {
+        let backoff = setup.rdma_backoff.clone();
+        let probe = join::join(&domain, stream, &welcome, backoff, caller.until, probe_until);
+        if probe.is_err() {
             join::forget_domain(&domain);
         }
-        setup.rdma_domain = link.is_ok().then_some(domain);
-        let link = link.map_err(|error| handshake::at(&self.address, error))?;
-        setup.had_rdma = true;
-        let transport = Transport::Rdma(Box::new(TcpTransport::new(link)));
-        Ok(Connection::new(transport, ShardId(welcome.shard.get()), welcome.boot_id, serial))
+        setup.rdma_domain = probe.is_ok().then_some(domain);
+        probe
     }
 
     fn connect_shm(
@@ -297,6 +365,14 @@ impl Server {
         self.is_local.load(Ordering::Relaxed)
     }
 
+    /// How often RDMA has failed on the way to it, and why the last time.
+    pub fn rdma_failures(&self) -> (u64, Option<Arc<str>>) {
+        let setup = self.setup.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let backoff = setup.rdma_backoff.clone();
+        drop(setup);
+        backoff.failures()
+    }
+
     /// What the server said of itself last.
     pub fn welcome(&self) -> Welcome {
         self.setup.lock().unwrap_or_else(std::sync::PoisonError::into_inner).welcome
@@ -309,8 +385,20 @@ impl Setup {
         if welcome.boot_id != self.welcome.boot_id {
             self.life = None;
             self.mappings.clear();
+            self.probes.clear();
             self.had_rdma = false;
         }
         self.welcome = welcome;
+    }
+
+    /// The connection over a link that works.
+    fn over_rdma(&mut self, link: Box<TcpTransport<RdmaLink>>, serial: u64) -> Connection {
+        self.had_rdma = true;
+        Connection::new(
+            Transport::Rdma(link),
+            ShardId(self.welcome.shard.get()),
+            self.welcome.boot_id,
+            serial,
+        )
     }
 }

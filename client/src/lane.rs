@@ -54,14 +54,18 @@ thread_local! {
     static LANES: RefCell<Vec<(u64, Rc<RefCell<Lane>>)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Calls `act` with this thread's lane of `client`.
+/// Calls `act` with this thread's lane of `client`: once for a call that is waited for, for each poll of one that isn't. What connects within it
+/// shares one time-out.
 #[inline]
 pub(crate) fn with_lane<T>(client: &Arc<ClientInner>, act: impl FnOnce(&mut Lane) -> T) -> T {
     let lane = LANES.with(|lanes| {
         let found = lanes.borrow().iter().find(|(id, _)| *id == client.id()).map(|(_, lane)| lane.clone());
         found.unwrap_or_else(|| open_lane(client, &mut lanes.borrow_mut()))
     });
-    act(&mut lane.borrow_mut())
+    let mut lane = lane.borrow_mut();
+    // Whoever connected last, and when, is of no concern here.
+    lane.connecting_since = None;
+    act(&mut lane)
 }
 
 #[cold]
@@ -159,12 +163,6 @@ impl Lane {
             }
             Err(_) => connection.upgrade_at = Some(Clock.now().plus(LONGEST_PAUSE)),
         }
-    }
-
-    /// Before the first poll of a call that is waited for, and before each of one that isn't.
-    #[inline]
-    pub fn begin_poll(&mut self) {
-        self.connecting_since = None;
     }
 
     /// When the call that is being polled began to connect, if it did.

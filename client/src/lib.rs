@@ -40,7 +40,7 @@ mod watcher;
 
 pub use call::list::Listed;
 pub use call::put::PutOptions;
-pub use client::{Client, Fallback, ObjectInfo, ServerInfo};
+pub use client::{Client, Fallback, ObjectInfo, RdmaFailures, ServerInfo};
 pub use config::{ClientConfig, DEFAULT_PORT, TransportChoice};
 pub use dtype::Dtype;
 pub use engram::{EngramConfig, EngramError, EngramSet, EngramStore, RowFormat, RowIds};

@@ -13,7 +13,7 @@ use crate::call::match_chain::MatchCall;
 use crate::call::one_sided::{self, OneSidedCall, Sources};
 use crate::call::put::{PutCall, PutOptions};
 use crate::call::read::ReadCall;
-use crate::call::{Call, Exchange, give_up, time_out};
+use crate::call::{Call, Exchange, count_time_out, give_up, time_out};
 use crate::client::{Client, ClientInner};
 use crate::lane::{Lane, with_lane};
 use crate::snapshot::ranges::{self, Range};
@@ -57,10 +57,7 @@ impl<'a, T> Pending<'a, T> {
     fn advance(&mut self) -> Poll<Result<()>> {
         let Some(call) = self.call.as_mut() else { return Poll::Pending };
         let inner = &self.client.inner;
-        with_lane(inner, |lane| {
-            lane.begin_poll();
-            call.poll(lane, inner)
-        })
+        with_lane(inner, |lane| call.poll(lane, inner))
     }
 
     /// Moves the call on without waiting. Ready once; after that it's pending for ever.
@@ -82,7 +79,10 @@ impl<'a, T> Pending<'a, T> {
     fn time_out(&mut self) -> Result<()> {
         let Some(call) = self.call.as_mut() else { return Ok(()) };
         let inner = &self.client.inner;
-        Err(with_lane(inner, |lane| time_out(inner, lane, &mut **call)))
+        Err(with_lane(inner, |lane| {
+            count_time_out(lane, &mut **call);
+            time_out(inner, lane, &mut **call)
+        }))
     }
 
     /// Waits for the outcome, spinning.

@@ -2,10 +2,13 @@
 //!
 //! | module | what it decides or does |
 //! |---|---|
+//! | [`backlog`] | where messages wait that a server can't serve yet |
 //! | [`choice`] | what `--rdma` says |
 //! | [`inventory`] | which devices, ports and GIDs the kernel shows |
+//! | [`grants`] | how many messages a client may send before the server has taken some up |
 //! | [`locked_memory`] | whether the limit on locked memory is why a device refuses some |
 //! | [`selection`] | which of them serve, and why |
+//! | [`share`] | how a shard's connections share places |
 //! | [`queue_pair`] | what may be posted when, and what is known to be done |
 //! | [`planner`] | ranges to READ work requests |
 //! | `verbs` (feature of that name) | the devices themselves |
@@ -15,12 +18,15 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
+pub mod backlog;
 pub mod choice;
+pub mod grants;
 pub mod inventory;
 pub mod locked_memory;
 pub mod planner;
 pub mod queue_pair;
 pub mod selection;
+pub mod share;
 #[cfg(feature = "verbs")]
 pub mod verbs;
 

@@ -43,6 +43,7 @@ PYTHON
     )
     strip -o "$folder/python/lanner/_lanner.abi3.so" "$path"
     (cd client/python/python && find lanner -name '*.py' -exec cp --parents --target-directory "$folder/python" {} +)
+    cc -shared -fPIC -O -Wall -Werror -o "$folder/tests/device_fatal.so" scripts/rdma-vm/device_fatal.c -ldl
 }
 
 # Everything is slower here, and tests share two devices: one after the other. Each program has all memory to itself, so those of `served`

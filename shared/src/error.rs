@@ -127,6 +127,14 @@ pub enum Error {
         /// What the system said.
         reason: Box<str>,
     },
+    /// RDMA was asked for and nothing else, and the server can't be reached over it. Over TCP it answers.
+    #[error("{server} answers over TCP and can't be reached over RDMA: {reason}")]
+    RdmaUnreachable {
+        /// Address of the server.
+        server: Box<str>,
+        /// Which device, port and GID, what is wrong with the way from there, and what to look at.
+        reason: Box<str>,
+    },
     /// The connection ended before the answer of a call that changes nothing.
     #[error(
         "the connection to {server} ended before its answer; the call changed nothing and may be repeated"
@@ -352,6 +360,7 @@ impl Error {
             Error::InvalidArgument(_) => 21,
             Error::System { .. } => 22,
             Error::PutGivenUp { .. } => 23,
+            Error::RdmaUnreachable { .. } => 24,
         }
     }
 
@@ -378,6 +387,7 @@ impl Error {
             Error::EpochChanged
             | Error::Timeout { .. }
             | Error::Unreachable { .. }
+            | Error::RdmaUnreachable { .. }
             | Error::ConnectionLost { .. }
             | Error::OutcomeUnknown { .. }
             | Error::Unauthenticated

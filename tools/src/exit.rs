@@ -119,6 +119,7 @@ impl Failure {
 fn status_of_store_error(error: &StoreError) -> ExitStatus {
     match error {
         StoreError::Unreachable { .. }
+        | StoreError::RdmaUnreachable { .. }
         | StoreError::Timeout { .. }
         | StoreError::ConnectionLost { .. }
         | StoreError::OutcomeUnknown { .. }

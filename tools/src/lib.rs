@@ -9,3 +9,4 @@ pub mod check;
 pub mod cli;
 pub mod commands;
 pub mod exit;
+pub mod rdma_warning;

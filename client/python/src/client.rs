@@ -435,6 +435,11 @@ impl Client {
         py.detach(|| client.stats()).or_raise(py)
     }
 
+    fn rdma_failures(&self, py: Python<'_>) -> PyResult<Vec<(String, u64, String)>> {
+        let failures = self.ours(py)?.rdma_failures();
+        Ok(failures.into_iter().map(|of| (of.server, of.failures, of.reason)).collect())
+    }
+
     fn transport_for(&self, py: Python<'_>, key: Key) -> PyResult<&'static str> {
         let client = self.ours(py)?;
         py.detach(|| client.transport_for(key.as_ref())).or_raise(py)

@@ -225,6 +225,7 @@ def test_values_in_several_pieces(client, name):
 
 def test_what_a_client_says_of_itself(client):
     assert client.transport_for("k") in client.url
+    assert client.rdma_failures() == []
     server = client.servers()[0]
     assert server["shards"] == 1 and server["capacity_bytes"] > 0
     assert client.stats()[0][0] == server["address"]

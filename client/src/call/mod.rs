@@ -345,7 +345,6 @@ pub(crate) fn give_up(lane: &mut Lane, call: &mut dyn Call) {
 }
 
 fn run_on(client: &Arc<ClientInner>, lane: &mut Lane, call: &mut dyn Call) -> Result<()> {
-    lane.begin_poll();
     // The fast path looks at no clock: over shared memory the answer is there within a few hundred polls.
     if let Poll::Ready(outcome) = call.poll(lane, client) {
         return outcome;
@@ -367,6 +366,7 @@ fn run_on(client: &Arc<ClientInner>, lane: &mut Lane, call: &mut dyn Call) -> Re
         }
         let now = Clock.now();
         if now >= deadline {
+            count_time_out(lane, call);
             return Err(time_out(client, lane, call));
         }
         if now < spin_until {
@@ -391,6 +391,19 @@ fn run_on(client: &Arc<ClientInner>, lane: &mut Lane, call: &mut dyn Call) -> Re
             lane.sleep(&routes, if is_interrupted.is_some() { deadline.min(ask_at) } else { deadline });
         }
     }
+}
+
+/// The time of a call is over: what it waits for counts against the transports that it waits on.
+#[cold]
+pub(crate) fn count_time_out(lane: &mut Lane, call: &mut dyn Call) {
+    call.each_exchange(&mut |exchange| {
+        if let State::Sent { serial, .. } | State::Answered { serial, .. } | State::Reading { serial, .. } =
+            exchange.state
+            && let Some(connection) = lane.existing(exchange.route, serial)
+        {
+            connection.timed_out();
+        }
+    });
 }
 
 /// Gives up what wasn't answered. The connections go with it: a path that swallows packets looks just like a slow server,

@@ -218,24 +218,37 @@ fn introduce(caller: Caller<'_>, stream: &mut (impl Read + Write + AsFd), shard:
     read_welcome(caller, stream)
 }
 
-/// Reads a welcome, also from a peer that sends a byte now and then. What is read next has the rest of the time.
-fn read_welcome(caller: Caller<'_>, stream: &mut (impl Read + Write + AsFd)) -> Result<Welcome> {
+/// Reads a welcome. What is read next has the rest of the time.
+fn read_welcome(caller: Caller<'_>, stream: &mut (impl Read + AsFd)) -> Result<Welcome> {
     let mut welcome: Welcome = FromZeros::new_zeroed();
-    let mut rest = welcome.as_mut_bytes();
-    while !rest.is_empty() {
-        match stream.read(rest) {
-            Ok(0) => return Err(talking(ErrorKind::UnexpectedEof.into())),
-            Ok(count) => rest = &mut rest[count..],
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(talking(error)),
-        }
-        if Clock.now() >= caller.until {
-            return Err(talking(ErrorKind::TimedOut.into()));
-        }
-        set_timeouts(stream, caller.time_left()).map_err(talking)?;
-    }
+    read_until(stream, welcome.as_mut_bytes(), caller.until).map_err(talking)?;
+    set_timeouts(stream, caller.time_left()).map_err(talking)?;
     welcome.check()?;
     Ok(welcome)
+}
+
+/// Fills `target`, until `until` at the latest, also from a peer that sends a byte now and then. Changes the time-outs of `stream`.
+pub(crate) fn read_until(
+    stream: &mut (impl Read + AsFd),
+    target: &mut [u8],
+    until: Instant,
+) -> std::io::Result<()> {
+    let mut rest = target;
+    while !rest.is_empty() {
+        let left = until.since(Clock.now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        // Not less than the system can count, which takes zero for no limit.
+        set_timeouts(stream, left.max(Duration::from_millis(1)))?;
+        match stream.read(rest) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(count) => rest = &mut rest[count..],
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 fn talking(error: std::io::Error) -> Error {
@@ -277,6 +290,16 @@ fn receive_grant(socket: &UnixStream) -> Result<(Grant, [OwnedFd; GRANTED_FILES]
     if is_expected { Ok((grant, files)) } else { Err(refused("the server's lanes have another layout")) }
 }
 
+/// A failed attempt over RDMA, except where the server has said why.
+pub(crate) fn at_over_rdma(server: &Arc<str>, error: Error) -> Error {
+    match error {
+        Error::System { what, reason } => {
+            Error::RdmaUnreachable { server: (&**server).into(), reason: format!("{what}: {reason}").into() }
+        }
+        said => said,
+    }
+}
+
 pub(crate) fn unreachable(server: &Arc<str>, reason: &dyn std::fmt::Display) -> Error {
     Error::Unreachable { server: (&**server).into(), reason: reason.to_string().into() }
 }
@@ -292,6 +315,26 @@ pub(crate) fn at(server: &Arc<str>, error: Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A peer that sent a byte before each time-out was over kept a thread that joined over RDMA for as long as it liked: each read had a
+    /// time-out of its own. Shows that all of them together have one.
+    #[test]
+    fn a_peer_that_drips_bytes_costs_no_more_than_the_time_out() {
+        let (mut near, mut far) = UnixStream::pair().unwrap();
+        let dripping = std::thread::spawn(move || {
+            while far.write_all(&[1]).is_ok() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let began = Clock.now();
+        let outcome = read_until(&mut near, &mut [0; 100_000], began.plus(Duration::from_millis(60)));
+        let error = outcome.unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock), "{error:?}");
+        let took = Clock.now().since(began);
+        assert!(took >= Duration::from_millis(60) && took < Duration::from_secs(2), "{took:?}");
+        drop(near);
+        dripping.join().unwrap();
+    }
 
     #[test]
     fn a_socket_that_nobody_accepts_at_costs_no_more_than_the_time_out() {

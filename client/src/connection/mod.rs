@@ -202,6 +202,14 @@ impl Connection {
         }
     }
 
+    /// A call has waited for its whole time-out on this connection, which is about to be closed.
+    #[cold]
+    pub fn timed_out(&self) {
+        if let Transport::Rdma(rdma) = &self.transport {
+            rdma.stream().timed_out();
+        }
+    }
+
     /// Whether a better transport is to be tried now: nothing is under way, and it's time.
     #[inline]
     pub fn is_upgrade_due(&self) -> bool {

@@ -34,6 +34,10 @@ pub(crate) mod link {
             match *self {}
         }
 
+        pub fn timed_out(&self) {
+            match *self {}
+        }
+
         pub fn look_after_device(&mut self, _: lanner_shared::time::Instant) {
             match *self {}
         }
@@ -159,11 +163,14 @@ pub(crate) mod registration {
 pub(crate) mod join {
     use super::link::RdmaLink;
     use crate::connection::backoff::Backoff;
+    use crate::connection::tcp::TcpTransport;
     use lanner_rdma::choice::RdmaChoice;
+    use lanner_shared::time::Instant;
     use lanner_shared::wire::hello::Welcome;
     use lanner_shared::{Error, Result};
     use std::net::TcpStream;
     use std::sync::Arc;
+    use std::time::Duration;
 
     /// Has no values.
     #[derive(Debug)]
@@ -181,7 +188,52 @@ pub(crate) mod join {
         match **domain {}
     }
 
-    pub(crate) fn join(domain: &Arc<Domain>, _: TcpStream, _: &Welcome, _: Arc<Backoff>) -> Result<RdmaLink> {
+    /// Has no values.
+    #[derive(Debug)]
+    pub(crate) enum Probe {}
+
+    /// Only ever one that has failed.
+    #[allow(dead_code, reason = "what there is with RDMA")]
+    pub(crate) enum Probed {
+        Works(Box<TcpTransport<RdmaLink>>),
+        UnderWay(Probe),
+        Failed(Error),
+    }
+
+    impl Probe {
+        pub fn wait(self, _: Duration) -> Probed {
+            match self {}
+        }
+
+        pub fn failure(&self, _: &str) -> Error {
+            match *self {}
+        }
+    }
+
+    /// Always empty.
+    #[derive(Debug, Default)]
+    pub(crate) struct Probes {}
+
+    impl Probes {
+        pub fn keep(&mut self, _: u16, probe: Probe) {
+            match probe {}
+        }
+
+        pub fn look(&mut self, _: u16, _: [u8; 16]) -> Option<Probed> {
+            None
+        }
+
+        pub fn clear(&mut self) {}
+    }
+
+    pub(crate) fn join(
+        domain: &Arc<Domain>,
+        _: TcpStream,
+        _: &Welcome,
+        _: Arc<Backoff>,
+        _: Instant,
+        _: Instant,
+    ) -> Result<Probe> {
         match **domain {}
     }
 }

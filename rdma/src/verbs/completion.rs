@@ -1,8 +1,9 @@
 //! Completion queues: what has become of work requests. Polled; and where a thread wants to sleep, a channel wakes it.
 
 use super::device::{Device, set_nonblocking};
+use super::queue_pair::RECEIVE;
 use super::{VerbsError, last_error};
-use rdma_sys::{ibv_comp_channel, ibv_cq, ibv_wc, ibv_wc_opcode, ibv_wc_status};
+use rdma_sys::{ibv_comp_channel, ibv_cq, ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -35,6 +36,8 @@ pub struct Completion {
     pub bytes: u32,
     /// Whether it is a receive; said of successful ones only.
     pub is_receive: bool,
+    /// Of a receive, what its sender wrote beside the message, if anything.
+    pub immediate: Option<u32>,
     /// Whether it was done.
     pub status: WorkStatus,
 }
@@ -127,6 +130,7 @@ impl CompletionQueue {
                 queue_pair: entry.qp_num,
                 bytes: entry.byte_len,
                 is_receive: entry.opcode & ibv_wc_opcode::IBV_WC_RECV != 0,
+                immediate: immediate_of(entry),
                 status: WorkStatus(entry.status),
             });
         }
@@ -166,6 +170,15 @@ impl CompletionQueue {
     }
 }
 
+#[inline]
+fn immediate_of(entry: &ibv_wc) -> Option<u32> {
+    if entry.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 == 0 {
+        return None;
+    }
+    // SAFETY: both fields of the union are 32 bits, all of whose values are valid; the flag says that it's this one.
+    Some(u32::from_be(unsafe { entry.imm_data_invalidated_rkey_union.imm_data }))
+}
+
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
         // SAFETY: made by `new`; queue pairs hold an `Arc` of it, so none is left, and all events are acknowledged.
@@ -173,5 +186,47 @@ impl Drop for CompletionQueue {
             (self.device.library.destroy_cq)(self.raw.as_ptr());
             (self.device.library.destroy_comp_channel)(self.channel.as_ptr());
         }
+    }
+}
+
+/// Takes what is left of a queue pair that was destroyed out of `ready`: `give_back` gets its receives.
+pub fn forget_all_of(queue_pair: u32, ready: &mut Vec<Completion>, mut give_back: impl FnMut(u64)) {
+    ready.retain(|completion| {
+        let is_left = completion.queue_pair == queue_pair;
+        if is_left && completion.id & RECEIVE != 0 {
+            give_back(completion.id);
+        }
+        !is_left
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What had been taken of a queue pair lay about until the next client came. A device that gives its number to that one at once would have had
+    /// the dead one's completions taken for the new one's.
+    #[test]
+    fn nothing_of_a_queue_pair_outlives_it() {
+        let completion = |queue_pair, id| Completion {
+            id,
+            queue_pair,
+            bytes: 8,
+            is_receive: id & RECEIVE != 0,
+            immediate: None,
+            status: WorkStatus(0),
+        };
+        let others = [completion(7, RECEIVE | 1), completion(9, 0)];
+        let mut ready = vec![
+            completion(8, RECEIVE | 5),
+            others[0],
+            completion(8, 3),
+            completion(8, RECEIVE | 1 << 32 | 2),
+            others[1],
+        ];
+        let mut given_back = Vec::new();
+        forget_all_of(8, &mut ready, |receive| given_back.push(receive));
+        assert_eq!(ready, others);
+        assert_eq!(given_back, [RECEIVE | 5, RECEIVE | 1 << 32 | 2]);
     }
 }

@@ -52,8 +52,23 @@ pub enum DeviceEvent {
     Gone,
     /// A port has come up, or gone down.
     Port(bool),
+    /// A queue pair in error, of this number, has taken its last receive from the queue that it shares.
+    LastReceive(u32),
     /// Something that its user learns in another way, too.
     Other,
+}
+
+impl DeviceEvent {
+    /// What an event of this kind means. `queue_pair` says which one it is about, and is asked only of events about one.
+    fn of(kind: ibv_event_type, queue_pair: impl FnOnce() -> u32) -> DeviceEvent {
+        match kind {
+            ibv_event_type::IBV_EVENT_DEVICE_FATAL => DeviceEvent::Gone,
+            ibv_event_type::IBV_EVENT_PORT_ACTIVE => DeviceEvent::Port(true),
+            ibv_event_type::IBV_EVENT_PORT_ERR => DeviceEvent::Port(false),
+            ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED => DeviceEvent::LastReceive(queue_pair()),
+            _ => DeviceEvent::Other,
+        }
+    }
 }
 
 impl std::fmt::Debug for Library {
@@ -152,18 +167,15 @@ impl Device {
         if unsafe { (self.library.get_async_event)(self.context.as_ptr(), event.as_mut_ptr()) } != 0 {
             return None;
         }
-        // SAFETY: filled in, as said; each event that was taken has to be acknowledged once.
-        let kind = unsafe {
-            let kind = (*event.as_ptr()).event_type;
+        // SAFETY: filled in, as said. Events of a queue pair refer to it, and it isn't destroyed before they are acknowledged; the others'
+        // meaning doesn't depend on the element. Each event that was taken has to be acknowledged once.
+        let heard = unsafe {
+            let raw = event.assume_init_ref();
+            let heard = DeviceEvent::of(raw.event_type, || (*raw.element.qp).qp_num);
             (self.library.ack_async_event)(event.as_mut_ptr());
-            kind
+            heard
         };
-        Some(match kind {
-            ibv_event_type::IBV_EVENT_DEVICE_FATAL => DeviceEvent::Gone,
-            ibv_event_type::IBV_EVENT_PORT_ACTIVE => DeviceEvent::Port(true),
-            ibv_event_type::IBV_EVENT_PORT_ERR => DeviceEvent::Port(false),
-            _ => DeviceEvent::Other,
-        })
+        Some(heard)
     }
 }
 
@@ -245,5 +257,22 @@ impl Drop for Domain {
     fn drop(&mut self) {
         // SAFETY: made by `new`; whatever belongs to it holds an `Arc` of it, so nothing is left.
         unsafe { (self.device.library.dealloc_pd)(self.raw.as_ptr()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_mean_what_they_say() {
+        let of = |kind| DeviceEvent::of(kind, || 77);
+        assert_eq!(of(ibv_event_type::IBV_EVENT_DEVICE_FATAL), DeviceEvent::Gone);
+        assert_eq!(of(ibv_event_type::IBV_EVENT_PORT_ERR), DeviceEvent::Port(false));
+        assert_eq!(of(ibv_event_type::IBV_EVENT_PORT_ACTIVE), DeviceEvent::Port(true));
+        assert_eq!(of(ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED), DeviceEvent::LastReceive(77));
+        let not_asked =
+            DeviceEvent::of(ibv_event_type::IBV_EVENT_GID_CHANGE, || unreachable!("of no queue pair"));
+        assert_eq!(not_asked, DeviceEvent::Other);
     }
 }

@@ -75,6 +75,12 @@ impl QueuePair {
         &self.domain
     }
 
+    /// The GID that it has on this side, and its index in the port's table.
+    #[must_use]
+    pub fn gid(&self) -> IndexedGid {
+        self.gid
+    }
+
     /// How far it is set up.
     #[must_use]
     pub fn state(&self) -> State {
@@ -163,7 +169,7 @@ impl QueuePair {
         Ok(last)
     }
 
-    /// Sends `bytes` bytes at `offset` of `source`, with a completion. Its number.
+    /// Sends `bytes` bytes at `offset` of `source`, with a completion, and `immediate` beside them, if that's given. Its number.
     ///
     /// # Errors
     /// As for [`QueuePair::post_reads`].
@@ -175,28 +181,30 @@ impl QueuePair {
         source: &Region,
         offset: u64,
         bytes: u32,
+        immediate: Option<u32>,
     ) -> Result<PostId, VerbsError> {
         if self.room() == 0 || offset.checked_add(u64::from(bytes)).is_none_or(|end| end > source.len()) {
             return Err(VerbsError::Peer("a message that is out of bounds, or one too many"));
         }
         let part = ibv_sge { addr: source.address() + offset, length: bytes, lkey: source.local_key() };
         // SAFETY: the caller's promise.
-        unsafe { self.post_one(part, ibv_send_flags(0), true) }
+        unsafe { self.post_one(part, ibv_send_flags(0), immediate, true) }
     }
 
-    /// Sends bytes that need not stay in place: at most [`QueuePair::inline_bytes`]. It has a completion only where the queue needs one.
-    /// Its number.
+    /// Sends bytes that need not stay in place, at most [`QueuePair::inline_bytes`], and `immediate` beside them, if that's given. It has a
+    /// completion only where the queue needs one. Its number.
     ///
     /// # Errors
     /// As for [`QueuePair::post_reads`].
     #[inline]
-    pub fn post_inline(&mut self, message: &[u8]) -> Result<PostId, VerbsError> {
+    pub fn post_inline(&mut self, message: &[u8], immediate: Option<u32>) -> Result<PostId, VerbsError> {
         if self.room() == 0 || message.len() > self.inline_bytes() {
             return Err(VerbsError::Peer("a message that is too long to be sent inline, or one too many"));
         }
         let part = ibv_sge { addr: message.as_ptr() as u64, length: message.len() as u32, lkey: 0 };
+        let flags = if message.is_empty() { ibv_send_flags(0) } else { ibv_send_flags::IBV_SEND_INLINE };
         // SAFETY: inline bytes are copied before the call returns.
-        unsafe { self.post_one(part, ibv_send_flags::IBV_SEND_INLINE, false) }
+        unsafe { self.post_one(part, flags, immediate, false) }
     }
 
     /// # Safety
@@ -205,6 +213,7 @@ impl QueuePair {
         &mut self,
         part: ibv_sge,
         flags: ibv_send_flags,
+        immediate: Option<u32>,
         wants_completion: bool,
     ) -> Result<PostId, VerbsError> {
         let (id, is_signalled) = self.queue.post(wants_completion);
@@ -212,9 +221,15 @@ impl QueuePair {
         self.requests.clear();
         self.scatter.push(part);
         let mut request = request(id, ibv_wr_opcode::IBV_WR_SEND, is_signalled);
+        if let Some(immediate) = immediate {
+            request.opcode = ibv_wr_opcode::IBV_WR_SEND_WITH_IMM;
+            request.imm_data_invalidated_rkey_union =
+                imm_data_invalidated_rkey_union_t { imm_data: immediate.to_be() };
+        }
         request.send_flags |= flags.0;
         request.sg_list = self.scatter.as_mut_ptr();
-        request.num_sge = 1;
+        // A segment of no bytes means 2 GiB to some devices.
+        request.num_sge = i32::from(part.length > 0);
         self.requests.push(request);
         // SAFETY: the caller's promise; the list lies in `self`.
         unsafe { self.post_list() }?;

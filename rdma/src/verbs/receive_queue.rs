@@ -95,6 +95,18 @@ impl SharedReceiveQueue {
         self.buffer.read(index * self.bytes_each + from, target);
     }
 
+    /// How many buffers there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.buffer.len() / self.bytes_each
+    }
+
+    /// Never true: a device without any is refused.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Bytes of a buffer.
     #[must_use]
     pub fn bytes_each(&self) -> usize {

@@ -1,7 +1,7 @@
 //! Devices that are taken away under a server and under a client, and come back. Soft-RoCE's driver waits until everyone has closed a device
 //! that is to go, and tells nobody; so that the command returns at all shows that it was closed.
 
-use crate::failures::{Trouble, is_expected};
+use crate::failures::{Process, Trouble, is_expected};
 use crate::reads::run;
 use crate::support::TestServer;
 use lanner_client::{Client, Clock, Error, Freshness, PutOptions, Range};
@@ -75,7 +75,7 @@ fn take_away_and_give_back(delete: &'static str, add: &'static [&'static str]) {
         // What wants RDMA and nothing else is told.
         let only =
             Client::connect(&server.url("transport=rdma&timeout=4s")).and_then(|only| only.get(b"key"));
-        assert!(matches!(only, Err(Error::Unreachable { .. })), "{only:?}");
+        assert!(matches!(only, Err(Error::RdmaUnreachable { .. })), "{only:?}");
         drop(trouble.join().unwrap());
         good
     });
@@ -99,6 +99,39 @@ fn a_server_whose_device_goes_serves_over_tcp_until_it_is_back() {
 #[ignore = "needs RDMA devices: scripts/test --rdma"]
 fn a_client_whose_device_goes_calls_over_tcp_until_it_is_back() {
     take_away_and_give_back("rdma link delete rxe1", &["rdma link add rxe1 type rxe netdev eth1"]);
+}
+
+#[test]
+#[ignore = "needs RDMA devices: scripts/test --rdma"]
+fn a_device_that_says_that_it_has_failed_is_let_go_of_and_opened_again() {
+    // No driver here reports IBV_EVENT_DEVICE_FATAL. So a library that is loaded before the C library's own turns the kernel's report of a port that
+    // goes down into one of it, on its way to libibverbs.
+    let library = std::env::current_exe().unwrap().with_file_name("device_fatal.so");
+    assert!(library.exists(), "{}: scripts/rdma-vm/tests.sh builds it", library.display());
+    let path = std::env::temp_dir().join("device_fatal.log");
+    let log = std::fs::File::create(&path).unwrap();
+    let server = Process::start_with("10.77.0.1:0", "fatal", &[("LD_PRELOAD", &library)], log.into());
+    let client = Client::connect(&format!("lanner://{}?transport=auto&timeout=4s", server.address)).unwrap();
+    client.put(b"key", &value(1)).unwrap();
+    assert_eq!(client.transport_for(b"key").unwrap(), "rdma");
+    let said = |text: &str| std::fs::read_to_string(&path).unwrap().contains(text);
+    assert!(!said("the RDMA device has gone"));
+    run("ip link set eth0 down");
+    drop(Trouble::begin(
+        &[],
+        &[
+            "ip link set eth0 up",
+            "ip neigh replace 10.77.0.2 lladdr 02:77:00:00:00:02 dev eth0 nud permanent",
+            "ip route replace 10.77.0.2 dev eth0 src 10.77.0.1 table 101",
+        ],
+    ));
+    let began = Clock.now();
+    use_it(&client, || {
+        assert!(Clock.now().since(began) < Duration::from_secs(20), "the server hasn't noticed");
+        said("the RDMA device has gone") && said("the RDMA device is back")
+    });
+    use_until(&client, "rdma", Duration::from_secs(40));
+    assert_eq!(client.get(b"key").unwrap(), value(1));
 }
 
 #[test]

@@ -5,6 +5,7 @@ use crate::reads::run;
 use crate::support::{TestServer, soon_within};
 use lanner_client::{Client, Clock, Error, Freshness, Range};
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -25,6 +26,7 @@ pub fn is_expected(error: &Error) -> bool {
         Error::LeaseExpired { .. }
             | Error::ConnectionLost { .. }
             | Error::Unreachable { .. }
+            | Error::RdmaUnreachable { .. }
             | Error::Timeout { .. }
             | Error::OutcomeUnknown { .. }
     )
@@ -35,6 +37,20 @@ pub fn soon<T>(attempt: impl FnMut() -> Result<T, Error>) -> T {
     soon_within(Duration::from_secs(20), attempt)
 }
 
+/// Waits until the client's lane is over RDMA again.
+pub fn until_rdma(client: &Client) {
+    let began = Clock.now();
+    loop {
+        let transport = client.transport_for(b"key");
+        if transport == Ok("rdma") {
+            return;
+        }
+        let waited = Clock.now().since(began);
+        assert!(waited < Duration::from_secs(20), "still {transport:?}: {:?}", client.rdma_failures());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 /// A server in a process of its own.
 pub struct Process {
     child: Child,
@@ -43,12 +59,19 @@ pub struct Process {
 
 impl Process {
     pub fn start(listen: &str, boots: &str) -> Process {
+        Process::start_with(listen, boots, &[], Stdio::inherit())
+    }
+
+    /// The same with more in its environment, and what it logs elsewhere.
+    pub fn start_with(listen: &str, boots: &str, environment: &[(&str, &Path)], log: Stdio) -> Process {
         let flags =
             ["--admin", "off", "--memory", "32MiB", "--shards", "1", "--huge-pages", "off", "--shm", "off"];
         let mut child = Command::new(program())
             .args(flags)
             .args(["--listen", listen, "--rdma", "rxe0"])
+            .envs(environment.iter().copied())
             .stdout(Stdio::piped())
+            .stderr(log)
             .spawn()
             .unwrap_or_else(|error| panic!("{boots}: {error}"));
         let mut ready = String::new();
@@ -192,6 +215,8 @@ fn a_link_that_is_down_for_a_while_is_a_typed_error_and_then_nothing() {
         client.read_ranges_from_snapshot(&snapshot, &range(), &mut read, Freshness::Lease)
     };
     let took = Clock.now().since(began);
+    // What only the client's device noticed, the server counts, too.
+    server.reports_when(|reports| reports[0].transport.rdma_failures > 0);
     // TCP finds another way within the machine, so a read may even succeed.
     match outcome {
         Ok(()) => assert_eq!(read, value(1)),
@@ -200,11 +225,7 @@ fn a_link_that_is_down_for_a_while_is_a_typed_error_and_then_nothing() {
     assert!(took < Duration::from_secs(8), "{took:?}");
     assert_eq!(soon(|| client.get(b"key")), value(1));
     // And over RDMA again, by itself.
-    soon(|| match client.transport_for(b"key") {
-        Ok("rdma") => Ok(()),
-        Ok(_) => Err(Error::ShuttingDown),
-        Err(error) => Err(error),
-    });
+    until_rdma(&client);
     assert_eq!(client.get(b"key").unwrap(), value(1));
 }
 
@@ -233,14 +254,7 @@ fn where_rdma_alone_fails_the_lane_goes_on_over_tcp_and_comes_back() {
     client.upsert(b"key", &value(2)).unwrap();
     assert_eq!(client.transport_for(b"key").unwrap(), "rdma");
     let snapshot = client.prepare_snapshot(&["key"]).unwrap();
-    let dropping = Trouble::begin(
-        &[
-            "tc qdisc add dev eth0 clsact",
-            // Where they come in: a sender that is told of the loss has Soft-RoCE send again and again without a pause.
-            "tc filter add dev eth0 ingress protocol ip u32 match ip protocol 17 0xff action drop",
-        ],
-        &["tc qdisc del dev eth0 clsact"],
-    );
+    let dropping = Trouble::begin(&DROPS_ROCE, &["tc qdisc del dev eth0 clsact"]);
     // A snapshot of before is read on, by descriptors over TCP.
     let began = Clock.now();
     let mut read = vec![0; BYTES];
@@ -253,11 +267,60 @@ fn where_rdma_alone_fails_the_lane_goes_on_over_tcp_and_comes_back() {
     }
     assert_eq!(soon(|| client.get(b"key")), value(2));
     assert_eq!(client.transport_for(b"key").unwrap(), "tcp");
+    let failures = client.rdma_failures();
+    assert!(failures.len() == 1 && failures[0].reason.contains("rxe1 port 1 GID"), "{failures:?}");
     drop(dropping);
-    soon(|| match client.get(b"key").and_then(|_| client.transport_for(b"key")) {
-        Ok("rdma") => Ok(()),
-        Ok(_) => Err(Error::ShuttingDown),
-        Err(error) => Err(error),
-    });
+    until_rdma(&client);
     assert_eq!(client.get(b"key").unwrap(), value(2));
+}
+
+/// A network that carries TCP and drops RoCE's packets: where they come in, for a sender that is told of the loss has Soft-RoCE send again and
+/// again without a pause.
+const DROPS_ROCE: [&str; 2] = [
+    "tc qdisc add dev eth0 clsact",
+    "tc filter add dev eth0 ingress protocol ip u32 match ip protocol 17 0xff action drop",
+];
+
+#[test]
+#[ignore = "needs RDMA devices: scripts/test --rdma"]
+fn a_network_that_drops_roce_costs_a_new_client_little_and_is_named() {
+    // Each new process waited a second, and its first put ended without anybody knowing what had become of it; who asked for RDMA alone was told
+    // of a lost connection. Now a READ tells before the first call, later tries are waited for by nobody, and the reason can be had.
+    let server = TestServer::start(&["--shm", "off"]);
+    let dropping = Trouble::begin(&DROPS_ROCE, &["tc qdisc del dev eth0 clsact"]);
+    let client = Client::connect(&server.url("transport=auto&timeout=5s")).unwrap();
+    let timed = |call: &dyn Fn() -> Result<(), Error>| {
+        let began = Clock.now();
+        assert_eq!(call(), Ok(()));
+        Clock.now().since(began)
+    };
+    let first = timed(&|| client.put(b"key", &value(3)));
+    assert!(first < Duration::from_millis(1_500), "the first put took {first:?}");
+    assert_eq!(client.transport_for(b"key").unwrap(), "tcp");
+    let began = Clock.now();
+    let mut slowest = Duration::ZERO;
+    while Clock.now().since(began) < Duration::from_secs(5) {
+        slowest = slowest.max(timed(&|| client.get(b"key").map(drop)));
+    }
+    assert!(slowest < Duration::from_millis(400), "a later call took {slowest:?}");
+    let failures = client.rdma_failures();
+    assert!(failures[0].failures >= 2, "{failures:?}");
+    for text in ["RDMA", "rxe1", "port 1", "GID", "10.77.0.2", "10.77.0.1", "4791"] {
+        assert!(failures[0].reason.contains(text), "{text} in {failures:?}");
+    }
+
+    let only = Client::connect(&server.url("transport=rdma&timeout=3s")).unwrap();
+    let began = Clock.now();
+    let error = only.put(b"another", b"value").unwrap_err();
+    assert!(Clock.now().since(began) < Duration::from_secs(4));
+    assert!(matches!(error, Error::RdmaUnreachable { .. }), "{error:?}");
+    for text in ["RDMA", "rxe1", "port 1", "GID", "10.77.0.2", "10.77.0.1", "4791"] {
+        assert!(error.to_string().contains(text), "{text} in '{error}'");
+    }
+    assert_eq!(client.exists(b"another"), Ok(false));
+    server.reports_when(|reports| reports[0].transport.rdma_failures >= 2);
+
+    drop(dropping);
+    until_rdma(&client);
+    assert_eq!(client.get(b"key").unwrap(), value(3));
 }

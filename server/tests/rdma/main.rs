@@ -7,8 +7,10 @@
 mod counting;
 mod devices;
 mod failures;
+mod raw;
 mod reads;
 mod registered;
+mod shares;
 #[path = "../served/support.rs"]
 #[allow(dead_code, reason = "shared with `served`, which uses more of it")]
 mod support;

@@ -1,6 +1,6 @@
 //! Memory that both sides' devices use directly: what a server reads out of a client's, and who has it back when something ends meanwhile.
 
-use crate::failures::{Process, Trouble, VICTIM, is_expected, soon, victim};
+use crate::failures::{Process, Trouble, VICTIM, is_expected, soon, until_rdma, victim};
 use crate::support::TestServer;
 use lanner_client::{Client, Clock, Error, Freshness, PutOptions, Range};
 use std::time::Duration;
@@ -52,12 +52,9 @@ fn put_in_vain(timeout: &str, interfere: impl Fn() -> Option<Trouble> + Sync) {
     let free_bytes = server.reports_when(|reports| !reports.is_empty())[0].stats.free_bytes;
     let client = Client::connect(&server.url(&format!("transport=auto&timeout={timeout}"))).unwrap();
     let mut memory = value(0);
-    let mut failures = 0;
+    let mut failures = 0_u64;
     for round in 1..=3_u64 {
-        soon(|| match client.transport_for(b"key") {
-            Ok("rdma") => Ok(()),
-            other => Err(other.err().unwrap_or(Error::ShuttingDown)),
-        });
+        until_rdma(&client);
         memory.copy_from_slice(&value(round));
         let mut buffer = client.register(&mut memory).unwrap();
         let key = format!("key {round}");
@@ -85,6 +82,9 @@ fn put_in_vain(timeout: &str, interfere: impl Fn() -> Option<Trouble> + Sync) {
             (Err(error), None) => {
                 assert!(is_expected(error), "{error:?}");
                 failures += 1;
+                // Whatever ended the call, the lane's next tries wait.
+                let counted = client.rdma_failures();
+                assert!(counted.first().is_some_and(|counted| counted.failures >= failures), "{counted:?}");
             }
             (Ok(()), None) => panic!("success was said of what isn't there"),
         }
@@ -136,10 +136,7 @@ fn a_read_that_times_out_writes_nothing_more_to_the_buffer() {
     assert!(buffer[..] == value(1));
     let mut failures = 0;
     for round in 0..4_u8 {
-        soon(|| match client.transport_for(b"key") {
-            Ok("rdma") => Ok(()),
-            other => Err(other.err().unwrap_or(Error::ShuttingDown)),
-        });
+        until_rdma(&client);
         let snapshot = soon(|| client.prepare_snapshot(&["key"]));
         let slow = Trouble::begin(
             &["tc qdisc add dev eth0 root netem rate 16mbit limit 10000"],

@@ -264,3 +264,16 @@ fn a_client_that_found_no_lane_gets_one_later() {
         soon_within(Duration::from_secs(10), name);
     });
 }
+
+#[test]
+fn a_connection_that_is_made_later_has_a_time_of_its_own() {
+    // The time of what connects within a call counts from when the first of it did. Outside calls it counted from whatever this thread had connected
+    // last, so that a client that only asked for its transport had no time left for another connection, ever.
+    let server = TestServer::start(&["--shards", "2"]);
+    let client = Client::connect(&server.url("transport=tcp&timeout=300ms")).unwrap();
+    assert_eq!(client.transport_for(b"key"), Ok("tcp"));
+    std::thread::sleep(Duration::from_millis(400));
+    for number in 0..20 {
+        assert_eq!(client.transport_for(format!("key {number}").as_bytes()), Ok("tcp"), "{number}");
+    }
+}

@@ -11,7 +11,8 @@
 //! ```
 //!
 //! Both sides' queue pairs are described here in full, so neither a subnet manager nor a connection manager is asked. After that the same
-//! frames travel in both directions as a stream of bytes, cut into messages of at most [`RdmaJoined::message_bytes`].
+//! frames travel in both directions as a stream of bytes, cut into messages of at most [`RdmaJoined::message_bytes`]. A client sends
+//! [`UNTAKEN_MESSAGES`] ahead of what the server has taken up.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, little_endian as le};
 
@@ -78,6 +79,14 @@ const _: () = {
     assert!(std::mem::offset_of!(RdmaJoined, segment_address) == 40);
     assert!(std::mem::offset_of!(RdmaJoined, boot_id) == 56);
 };
+
+/// What a side whose queue pair has failed says over the TCP connection before it closes it, in one byte: so the other one counts what it couldn't
+/// notice itself, a link that went down say, and doesn't take it for the end of its peer.
+pub const LINK_FAILED: u8 = 1;
+
+/// Messages that a client may have sent and the server not taken up. Each message of the server carries, as its immediate data, the number of
+/// the message (counted from 0, wrapping) that the client has to stop before; an empty one carries nothing else.
+pub const UNTAKEN_MESSAGES: u32 = 32;
 
 /// The shortest message that either side may say it takes, in bytes.
 pub const LEAST_MESSAGE_BYTES: u32 = 256;

@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use super::store::{self, KeyFormat};
 use super::{namespaces, prefix};
 use crate::exit::{ExitStatus, Failure};
+use crate::rdma_warning;
 
 /// Flags of `lanner stat`.
 #[derive(Args, Debug)]
@@ -57,13 +58,18 @@ fn object(client: &Client, key: &[u8], format: KeyFormat, json: bool) -> Result<
         let mut answer = store::about_key(key);
         answer.insert("value_bytes".to_owned(), value_bytes.into());
         answer.insert("transport".to_owned(), transport.into());
+        if let Some(failures) = client.rdma_failures().into_iter().next() {
+            answer.insert("rdma_failure".to_owned(), failures.reason.into());
+        }
         return store::print_json(&answer);
     }
+    rdma_warning::warn(client);
     store::print(format!("{}: {value_bytes} bytes, reached over {transport}\n", format.show(key)).as_bytes())
 }
 
 fn shards(client: &Client, json: bool) -> Result<(), Failure> {
     let stats = client.stats()?;
+    rdma_warning::warn(client);
     let parse = |(at, (server, text)): (usize, &(String, String))| {
         // A server's shards come in their order.
         let shard = stats[..at].iter().filter(|(other, _)| other == server).count();

@@ -188,6 +188,9 @@ class Client:
     def stats(self) -> list[tuple[str, str]]:
         """What each shard says of itself: the server's address, and a JSON object."""
 
+    def rdma_failures(self) -> list[tuple[str, int, str]]:
+        """Where RDMA was tried and has failed, so that calls go over TCP: the server's address, how often, and why the last time."""
+
     def transport_for(self, key: Key) -> str:
         """``"shm"``, ``"rdma"`` or ``"tcp"``: what this thread's connection for ``key`` uses. Connects if need be."""
 

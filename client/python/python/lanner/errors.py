@@ -54,7 +54,7 @@ class Busy(LannerError):
 
 
 class ConnectionFailed(LannerError, ConnectionError):
-    """No connection, or one that ended (13, 14), or a peer that can't be understood (16, 17, 18, 19)."""
+    """No connection (13; over RDMA alone: 24), or one that ended (14), or a peer that can't be understood (16, 17, 18, 19)."""
 
 
 class Timeout(ConnectionFailed, TimeoutError):
@@ -99,6 +99,7 @@ _OF_CODE: dict[int, type[LannerError]] = {
     11: Busy,
     12: Timeout,
     13: ConnectionFailed,
+    24: ConnectionFailed,
     14: ConnectionFailed,
     15: OutcomeUnknown,
     16: ConnectionFailed,

@@ -2,22 +2,25 @@
 
 use super::link::{MESSAGE_BYTES, RdmaLink};
 use crate::connection::backoff::Backoff;
+use crate::connection::handshake::read_until;
+use crate::connection::tcp::TcpTransport;
 use lanner_rdma::choice::RdmaChoice;
 use lanner_rdma::inventory;
 use lanner_rdma::selection::{self, Wanted};
 use lanner_rdma::verbs::device::Device;
 pub(crate) use lanner_rdma::verbs::device::Domain;
-use lanner_rdma::verbs::queue_pair::RemoteRegion;
 use lanner_shared::error::Malformation;
+use lanner_shared::time::{Clock, Instant};
 use lanner_shared::wire::header::{HEADER_BYTES, Header};
 use lanner_shared::wire::hello::Welcome;
-use lanner_shared::wire::join_rdma::{FEATURE_READS_VALUES, JoinRdma, LEAST_MESSAGE_BYTES, RdmaJoined};
+use lanner_shared::wire::join_rdma::{JoinRdma, LEAST_MESSAGE_BYTES, RdmaJoined};
 use lanner_shared::wire::{self, MAX_VERSION, Opcode, body};
 use lanner_shared::{Error, Result, ShardId};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{IpAddr, TcpStream};
 use std::path::Path;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// The number of the one request that goes over TCP.
 const REQUEST_ID: u32 = 1;
@@ -60,13 +63,99 @@ pub(crate) fn forget_domain(domain: &Arc<Domain>) {
     domains.retain(|(_, _, known)| known.as_ptr() != Arc::as_ptr(domain));
 }
 
-/// Makes a link of `stream`, which has finished its handshake with `welcome` and blocks with a time-out.
+/// A link that was made and isn't known to work: the network may carry TCP and lose what RDMA sends. A READ of a few bytes tells, before
+/// any call, of which nobody would know what has become of it, goes that way.
+#[derive(Debug)]
+pub(crate) struct Probe {
+    link: Box<RdmaLink>,
+    boot_id: [u8; 16],
+    until: Instant,
+}
+
+/// What is known of a probe.
+pub(crate) enum Probed {
+    /// Its READ came back.
+    Works(Box<TcpTransport<RdmaLink>>),
+    /// Nothing yet.
+    UnderWay(Probe),
+    /// It didn't come back, and why, as far as can be known.
+    Failed(Error),
+}
+
+impl Probe {
+    /// Looks, without waiting.
+    fn look(mut self, now: Instant) -> Probed {
+        match self.link.probe() {
+            Err(()) => Probed::Failed(self.failure(self.link.explain_failure())),
+            Ok(true) => Probed::Works(Box::new(TcpTransport::new(*self.link))),
+            Ok(false) if !self.link.is_peer_there() => {
+                Probed::Failed(self.failure("the server has closed the connection"))
+            }
+            Ok(false) if now >= self.until => Probed::Failed(self.failure("no answer in time")),
+            Ok(false) => Probed::UnderWay(self),
+        }
+    }
+
+    /// Waits for at most `limit`.
+    pub fn wait(mut self, limit: Duration) -> Probed {
+        let until = Clock.now().plus(limit);
+        loop {
+            let now = Clock.now();
+            match self.look(now) {
+                Probed::UnderWay(probe) if now < until => {
+                    self = probe;
+                    self.link.sleep(until.since(now).min(LONGEST_SLEEP));
+                }
+                known => return known,
+            }
+        }
+    }
+
+    /// What to say of a probe that has failed for this reason.
+    pub fn failure(&self, reason: &str) -> Error {
+        let text = format!(
+            "{reason}. TCP works, so see that the network lets UDP port 4791 (RoCE v2) through in both directions, that these two GIDs reach each other ('ib_read_lat' between the machines), and that packets of the ports' MTU get through"
+        );
+        Error::System { what: format!("RDMA from {}", self.link.path()).into(), reason: text.into() }
+    }
+}
+
+/// Probes of a server's shards that nobody waits for: they are looked at when somebody connects to the shard again.
+#[derive(Debug, Default)]
+pub(crate) struct Probes(Vec<(u16, Probe)>);
+
+impl Probes {
+    /// Keeps the probe of a shard.
+    pub fn keep(&mut self, shard: u16, probe: Probe) {
+        self.0.push((shard, probe));
+    }
+
+    /// Looks at the probe of a shard, if there is one of this life of the server.
+    pub fn look(&mut self, shard: u16, boot_id: [u8; 16]) -> Option<Probed> {
+        let at = self.0.iter().position(|(of, _)| *of == shard)?;
+        let (_, probe) = self.0.swap_remove(at);
+        (probe.boot_id == boot_id).then(|| probe.look(Clock.now()))
+    }
+
+    /// Gives them all up.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// How long a look at a probe sleeps at most: what its peer does is seen by looking.
+const LONGEST_SLEEP: Duration = Duration::from_millis(20);
+
+/// Makes a link of `stream`, which has finished its handshake with `welcome`, and asks the server's device for a few bytes over it. The
+/// exchange over `stream` ends at `until`, the probe, unless somebody gives up before, at `probe_until`.
 pub(crate) fn join(
     domain: &Arc<Domain>,
     mut stream: TcpStream,
     welcome: &Welcome,
     backoff: Arc<Backoff>,
-) -> Result<RdmaLink> {
+    until: Instant,
+    probe_until: Instant,
+) -> Result<Probe> {
     let failed = |what: &'static str, error: &dyn std::fmt::Display| Error::System {
         what: what.into(),
         reason: error.to_string().into(),
@@ -81,38 +170,36 @@ pub(crate) fn join(
         message_bytes: (MESSAGE_BYTES as u32).into(),
         reserved: 0.into(),
     };
-    let joined = exchange(&mut stream, ShardId(welcome.shard.get()), &request)?;
+    let joined = exchange(&mut stream, ShardId(welcome.shard.get()), &request, until)?;
     if joined.boot_id != welcome.boot_id || joined.message_bytes.get() < LEAST_MESSAGE_BYTES {
         return Err(Error::Malformed { reason: Malformation::Field, detail: 0 });
     }
-    link.queue_pair_mut()
-        .meet(&joined.endpoint.into())
-        .map_err(|error| failed("connecting to the server's queue pair", &error))?;
-    let remote = RemoteRegion {
-        address: joined.segment_address.get(),
-        length: joined.segment_bytes.get(),
-        key: joined.segment_key.get(),
-    };
-    let reads_values = joined.endpoint.features.get() & FEATURE_READS_VALUES != 0;
-    link.meet(remote, joined.message_bytes.get() as usize, reads_values);
+    link.meet(&joined).map_err(|error| failed("connecting to the server's queue pair", &error))?;
     stream.set_nonblocking(true).map_err(|error| failed("an RDMA connection", &error))?;
-    Ok(link)
+    let probe = Probe { link: Box::new(link), boot_id: welcome.boot_id, until: probe_until };
+    Ok(probe)
 }
 
 /// Asks over TCP.
-fn exchange(stream: &mut TcpStream, shard: ShardId, request: &JoinRdma) -> Result<RdmaJoined> {
+fn exchange(
+    stream: &mut TcpStream,
+    shard: ShardId,
+    request: &JoinRdma,
+    until: Instant,
+) -> Result<RdmaJoined> {
     let talking =
         |error: std::io::Error| Error::System { what: "join_rdma".into(), reason: error.to_string().into() };
     let mut frame = Vec::new();
     let start = body::begin(&mut frame);
     body::append(&mut frame, request);
     body::finish(&mut frame, start, Header::request(Opcode::JoinRdma, shard, REQUEST_ID, 0), MAX_VERSION);
+    // It fits an empty socket's buffer.
     stream.write_all(&frame).map_err(talking)?;
     let mut header = [0; HEADER_BYTES];
-    stream.read_exact(&mut header).map_err(talking)?;
+    read_until(stream, &mut header, until).map_err(talking)?;
     let header = Header::decode(&header, MAX_VERSION)?;
     let mut answer = vec![0; header.body_bytes as usize];
-    stream.read_exact(&mut answer).map_err(talking)?;
+    read_until(stream, &mut answer, until).map_err(talking)?;
     if header.status != 0 {
         return Err(wire::error::decode(header.status, &answer)?);
     }

@@ -13,9 +13,12 @@
 //! A list may also read straight to registered memory of a caller's ([`super::registration`]), and the server may READ values from there. That
 //! memory is the device's from the post, or the offer, until the completion, or the answer, or until the link was dropped.
 
+mod setup;
+
 use super::registration::Region;
 use crate::connection::Broken;
 use crate::connection::backoff::Backoff;
+use lanner_rdma::grants::Allowance;
 use lanner_rdma::planner::{Limits, Piece, Plan};
 use lanner_rdma::queue_pair::PostId;
 use lanner_rdma::verbs::VerbsError;
@@ -25,6 +28,8 @@ use lanner_rdma::verbs::device::Domain;
 use lanner_rdma::verbs::memory::{Access, Buffer};
 use lanner_rdma::verbs::queue_pair::{QueuePair, RECEIVE, RemoteRegion};
 use lanner_shared::time::{Clock, Instant};
+use lanner_shared::wire::join_rdma::LINK_FAILED;
+use rustix::net::{RecvFlags, SendFlags};
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -48,6 +53,9 @@ const SEGMENTS: u32 = 4;
 const STAGINGS: usize = 2;
 /// Bytes that one list reads.
 pub(crate) const STAGING_BYTES: usize = 256 << 10;
+
+/// A link that has worked for so long is tried again soon when it fails.
+const LASTING: Duration = Duration::from_secs(10);
 
 const SENDS_AT: usize = RECEIVES as usize * MESSAGE_BYTES;
 /// Time between two looks for the device: a system call.
@@ -75,6 +83,8 @@ pub(crate) struct RdmaLink {
     /// Messages that came: which, bytes taken, bytes.
     received: VecDeque<(u64, usize, usize)>,
     free_sends: Vec<u32>,
+    /// Messages that the server lets this side send.
+    allowance: Allowance,
     in_flight: VecDeque<(PostId, u32)>,
     stagings: [Staging; STAGINGS],
     put_by: Vec<PutBy>,
@@ -89,8 +99,14 @@ pub(crate) struct RdmaLink {
     failure: Option<WorkStatus>,
     /// Something has completed since this thread last wanted to sleep. It may have been taken while another exchange was polled.
     has_news: bool,
-    /// Something has completed as it should.
-    has_worked: bool,
+    /// The GID of the server's port.
+    peer_gid: [u8; 16],
+    /// The first list of READs, until it was read.
+    probe: Option<ListId>,
+    /// Since when it's known to work.
+    proven: Option<Instant>,
+    /// Its failure counts against RDMA already.
+    is_counted: bool,
     /// Completions taken since the beginning.
     completed: u64,
     backoff: Arc<Backoff>,
@@ -169,6 +185,7 @@ impl RdmaLink {
             control,
             received: VecDeque::with_capacity(RECEIVES as usize),
             free_sends: (0..SENDS).collect(),
+            allowance: Allowance::default(),
             in_flight: VecDeque::with_capacity(SENDS as usize),
             stagings: [Staging::Free; STAGINGS],
             put_by: Vec::new(),
@@ -179,7 +196,10 @@ impl RdmaLink {
             reads_values: false,
             failure: None,
             has_news: false,
-            has_worked: false,
+            peer_gid: [0; 16],
+            probe: None,
+            proven: None,
+            is_counted: false,
             completed: 0,
             backoff,
             next_device_look: Instant::ZERO,
@@ -192,11 +212,11 @@ impl RdmaLink {
         &mut self.queue_pair
     }
 
-    /// What the server has said of itself.
-    pub fn meet(&mut self, remote: RemoteRegion, message_bytes: usize, reads_values: bool) {
-        self.remote = remote;
-        self.reads_values = reads_values;
-        self.message_bytes = message_bytes.min(MESSAGE_BYTES);
+    /// A call has waited for its whole time-out. Whether the server or the way there is to blame can't be known; the way is tried again later.
+    #[cold]
+    pub fn timed_out(&self) {
+        let reason = format!("RDMA from {}: a call got no answer within its time-out", self.path());
+        self.backoff.failed(Clock.now(), false, &reason);
     }
 
     fn post_receive(&mut self, receive: u64) -> Result<(), VerbsError> {
@@ -222,11 +242,17 @@ impl RdmaLink {
         self.has_news = true;
         self.completed += 1;
         if completion.id & RECEIVE != 0 {
-            if completion.status.is_success() {
-                let length = (completion.bytes as usize).min(MESSAGE_BYTES);
-                self.received.push_back((completion.id, 0, length));
-            } else {
-                self.fail(completion.status);
+            if !completion.status.is_success() {
+                return self.fail(completion.status);
+            }
+            if let Some(grant) = completion.immediate {
+                self.allowance.heard(grant);
+            }
+            match (completion.bytes as usize).min(MESSAGE_BYTES) {
+                // It said nothing but that.
+                0 if self.post_receive(completion.id).is_err() => self.fail(WorkStatus::DEVICE_GONE),
+                0 => {}
+                length => self.received.push_back((completion.id, 0, length)),
             }
             return;
         }
@@ -234,7 +260,6 @@ impl RdmaLink {
             self.fail(completion.status);
             return;
         }
-        self.has_worked = true;
         while let Some((id, place)) = self.in_flight.front().copied()
             && self.queue_pair.is_done(id)
         {
@@ -246,11 +271,20 @@ impl RdmaLink {
     /// The first failure says why; those behind it only that everything else was given up.
     #[cold]
     fn fail(&mut self, status: WorkStatus) {
-        if self.failure.is_none() {
-            self.failure = Some(status);
-            self.backoff.failed(Clock.now(), self.has_worked);
-        }
         self.queue_pair.fail();
+        if self.failure.is_some() {
+            return;
+        }
+        self.failure = Some(status);
+        // A server that has gone is no failure of its device's; and of a link that never worked whoever made it knows.
+        if let Some(proven) = self.proven.filter(|_| self.is_peer_there()) {
+            self.is_counted = true;
+            let now = Clock.now();
+            let reason = format!("RDMA from {}: {}", self.path(), status.explain());
+            self.backoff.failed(now, now.since(proven) >= LASTING, &reason);
+        }
+        // It may be gone itself.
+        let _ = rustix::net::send(&self.control, &[LINK_FAILED], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
     /// Lets go of a device that the system doesn't show any more; then the next poll fails. Looks once in a while only.
@@ -412,6 +446,21 @@ fn staging_at(staging: usize) -> usize {
     STAGINGS_AT + staging * STAGING_BYTES
 }
 
+impl Drop for RdmaLink {
+    /// A link that the server's device gave up ends with a word of the server's.
+    fn drop(&mut self) {
+        let Some(proven) = self.proven.filter(|_| !self.is_counted) else { return };
+        let mut byte = [0; 1];
+        let heard = rustix::net::recv(&self.control, &mut byte, RecvFlags::DONTWAIT);
+        if heard.is_ok_and(|(count, _)| count > 0) && byte[0] == LINK_FAILED {
+            let now = Clock.now();
+            let reason =
+                format!("RDMA from {}: the server's device has given the connection up", self.path());
+            self.backoff.failed(now, now.since(proven) >= LASTING, &reason);
+        }
+    }
+}
+
 impl ListBuilder<'_> {
     /// Adds bytes of the segment: to that place of the caller's region, or behind those that were added to the staging before. How many were
     /// taken: fewer than asked for means that the list is full.
@@ -478,23 +527,26 @@ impl Read for RdmaLink {
 impl Write for RdmaLink {
     #[inline]
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.queue_pair.room() == 0 || self.free_sends.is_empty() {
+        if self.queue_pair.room() == 0 || self.free_sends.is_empty() || self.allowance.room() == 0 {
             self.poll().map_err(|_| io::ErrorKind::BrokenPipe)?;
         }
-        if self.queue_pair.room() == 0 {
+        if self.queue_pair.room() == 0 || self.allowance.room() == 0 {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let count = bytes.len().min(self.message_bytes);
         if count <= self.queue_pair.inline_bytes() {
-            self.queue_pair.post_inline(&bytes[..count]).map_err(io::Error::other)?;
+            self.queue_pair.post_inline(&bytes[..count], None).map_err(io::Error::other)?;
+            self.allowance.sent_one();
             return Ok(count);
         }
         let Some(place) = self.free_sends.pop() else { return Err(io::ErrorKind::WouldBlock.into()) };
         let at = SENDS_AT + place as usize * MESSAGE_BYTES;
         self.buffer.write(at, &bytes[..count]);
         // SAFETY: the place isn't written again before its completion was taken, and the buffer is dropped behind the queue pair.
-        let posted = unsafe { self.queue_pair.post_message(self.buffer.region(), at as u64, count as u32) };
+        let posted =
+            unsafe { self.queue_pair.post_message(self.buffer.region(), at as u64, count as u32, None) };
         self.in_flight.push_back((posted.map_err(io::Error::other)?, place));
+        self.allowance.sent_one();
         Ok(count)
     }
 

@@ -11,6 +11,8 @@ use crate::service::Caller;
 use crate::service::inbound::Inbound;
 use crate::service::replies::Replies;
 use crate::transport::Core;
+use lanner_rdma::backlog::Backlog;
+use lanner_rdma::grants::Grants;
 use lanner_rdma::verbs::VerbsError;
 use lanner_rdma::verbs::connection::{Endpoint, QueuePairOptions};
 use lanner_rdma::verbs::queue_pair::QueuePair;
@@ -141,6 +143,9 @@ impl Rdma {
         let number = queue_pair.number();
         let index = self.peers.insert(Box::new(Peer {
             queue_pair: Some(queue_pair),
+            ending_since: None,
+            is_client_gone: false,
+            is_counted_as_failed: false,
             socket,
             tenant,
             // Such a connection has one shard's memory to read and goes to no other.
@@ -148,7 +153,8 @@ impl Rdma {
             inbound: Inbound::default(),
             replies: Replies::default(),
             message_bytes,
-            backlog: VecDeque::new(),
+            backlog: Backlog::default(),
+            grants: Grants::default(),
             in_flight: VecDeque::new(),
             value_reads: ValueReads::default(),
             held: (0, 0),

@@ -7,8 +7,9 @@
 //!
 //! Each core opens the device for itself, so no two share a queue, a lock or a key (promise P4). What always holds: a buffer is either the
 //! device's or this side's, and changes hands by a post and a completion only; a connection that ends has its queue pair destroyed
-//! before anything of it is used again; one whose client takes nothing for too long ends.
+//! before anything of it is used again, and no completion of it is left behind; one whose client takes nothing for too long ends.
 
+mod ending;
 mod join;
 mod peer;
 mod tenant;
@@ -19,6 +20,7 @@ use super::{Core, Transport};
 use crate::config::memory_plan::{RDMA_MESSAGE_BYTES, RDMA_POSTS, RDMA_RECEIVES, RDMA_SENDS, REPLY_BYTES};
 use crate::pump::ring::{Operation, OperationKind};
 use crate::shard::Shard;
+use ending::LAST_RECEIVE_PAUSE;
 use hashbrown::HashMap;
 use lanner_rdma::selection::Selection;
 use lanner_rdma::verbs::VerbsError;
@@ -26,7 +28,7 @@ use lanner_rdma::verbs::completion::{Completion, CompletionQueue};
 use lanner_rdma::verbs::device::{Device, DeviceEvent};
 use lanner_rdma::verbs::queue_pair::RECEIVE;
 use lanner_shared::time::Clock;
-use peer::Peer;
+use peer::{Peer, Scratch};
 use slab::Slab;
 use std::sync::Arc;
 use tenant::Tenant;
@@ -51,7 +53,7 @@ pub struct Rdma {
     /// Connections that wait for room.
     waiting: Vec<usize>,
     /// A message being served, or being put together.
-    scratch: Box<[u8]>,
+    scratch: Box<Scratch>,
     /// As many as the completion queue has room for.
     most_peers: usize,
     /// Watches on the ring that haven't ended.
@@ -85,7 +87,7 @@ impl Rdma {
             device,
             ready: Vec::with_capacity(COMPLETIONS_IN_TURN),
             waiting: Vec::new(),
-            scratch: vec![0; RDMA_MESSAGE_BYTES].into_boxed_slice(),
+            scratch: Box::new([0; RDMA_MESSAGE_BYTES]),
             most_peers: most_peers as usize,
             watches: 0,
             is_closing: false,
@@ -130,7 +132,11 @@ impl Rdma {
         tracing::error!(%device, "the RDMA device has gone; clients go on over TCP until it's back");
         core.identity.rdma_closed();
         let all: Vec<usize> = self.peers.iter().map(|(index, _)| index).collect();
-        all.into_iter().for_each(|index| self.fail(core, index));
+        for index in all {
+            self.fail(core, index);
+            // Nothing more is to be heard of it.
+            self.destroy(core, index);
+        }
         [COMPLETION, DEVICE].into_iter().for_each(|operation| core.ring.cancel(operation));
     }
 
@@ -159,6 +165,13 @@ impl Rdma {
                 DeviceEvent::Port(false) => {
                     tracing::warn!(%device, "the RDMA port is down; what is under way fails if it stays so");
                 }
+                DeviceEvent::LastReceive(number) => {
+                    if let Some(index) = self.by_queue_pair.get(&number).copied()
+                        && self.peers[index].ending_since.is_some()
+                    {
+                        self.destroy(core, index);
+                    }
+                }
                 DeviceEvent::Other => {}
             }
         }
@@ -176,27 +189,30 @@ impl Rdma {
 
     fn handle(&mut self, core: &mut Core, completion: Completion) {
         let index = self.by_queue_pair.get(&completion.queue_pair).copied();
+        let serving = index.filter(|index| self.peers[*index].ending_since.is_none());
         if completion.id & RECEIVE != 0 {
-            let buffer = completion.id;
-            let tenant = tenant_of(buffer);
-            match index {
+            let receive = completion.id;
+            let tenant = &mut self.tenants[tenant_of(receive)];
+            tenant.took_receive();
+            match serving {
                 Some(index) if completion.status.is_success() => {
                     let length = (completion.bytes as usize).min(RDMA_MESSAGE_BYTES);
-                    self.peers[index].backlog.push_back((buffer, 0, length));
+                    self.peers[index].backlog.push(receive, length);
                     self.peers[index].progress = core.now;
                     self.advance(core, index);
+                    self.after_receive(core, index);
                 }
-                // Of a connection that has ended, or is about to.
+                // Of a connection that is ending, or about to.
                 _ => {
-                    let _ = self.tenants[tenant].receives.post(buffer);
-                    if let Some(index) = index {
+                    tenant.give_receive(receive);
+                    if let Some(index) = serving {
                         self.fail(core, index);
                     }
                 }
             }
             return;
         }
-        let Some(index) = index else { return };
+        let Some(index) = serving else { return };
         let peer = &mut self.peers[index];
         if peer.completed(core, &completion, &mut self.tenants[peer.tenant]) {
             self.advance(core, index);
@@ -206,9 +222,29 @@ impl Rdma {
         }
     }
 
+    /// What couldn't be served at once must not keep receives from others, nor grow.
+    fn after_receive(&mut self, core: &mut Core, index: usize) {
+        let peer = &mut self.peers[index];
+        if peer.ending_since.is_some() || peer.backlog.is_empty() {
+            return;
+        }
+        peer.spare_receives(&mut self.tenants[peer.tenant]);
+        if peer.backlog.is_overdrawn() {
+            tracing::warn!("an RDMA client sends more than it may; its connection ends");
+            core.stats.protocol_errors += 1;
+            self.end(core, index);
+        } else if peer.account(core) {
+            core.stats.connections_refused += 1;
+            self.end(core, index);
+        }
+    }
+
     /// Serves what has come, and sends what was answered.
     fn advance(&mut self, core: &mut Core, index: usize) {
         let peer = &mut self.peers[index];
+        if peer.ending_since.is_some() {
+            return;
+        }
         let tenant = &mut self.tenants[peer.tenant];
         let scratch = &mut self.scratch;
         loop {
@@ -230,40 +266,6 @@ impl Rdma {
             self.waiting.push(index);
         }
     }
-
-    /// A connection of which something has failed.
-    #[cold]
-    fn fail(&mut self, core: &mut Core, index: usize) {
-        core.stats.rdma_failures += 1;
-        self.end(core, index);
-    }
-
-    /// Destroys a connection's queue pair. Completions of it that were taken already find nobody any more.
-    #[cold]
-    fn end(&mut self, core: &mut Core, index: usize) {
-        let peer = &mut self.peers[index];
-        if let Some(queue_pair) = &mut peer.queue_pair {
-            // From here on it receives nothing more, so what it did receive can be seen to.
-            queue_pair.fail();
-            self.by_queue_pair.remove(&queue_pair.number());
-            self.completions.poll(|completion| self.ready.push(completion));
-            peer.end(core, &mut self.tenants[peer.tenant]);
-        }
-    }
-
-    fn remove(&mut self, core: &mut Core, index: usize) {
-        self.end(core, index);
-        let mut peer = self.peers.remove(index);
-        self.waiting.retain(|other| *other != index);
-        let shard = &mut core.shards[peer.tenant];
-        peer.replies.drop_all(shard, core.now);
-        core.partial_bytes -= peer.held.0;
-        core.reply_bytes -= peer.held.1;
-        shard.peer_gone(peer.caller.peer);
-        core.stats.rdma_connections -= 1;
-        core.stats.connections_closed += 1;
-        core.identity.connection_closed();
-    }
 }
 
 impl Transport for Rdma {
@@ -282,8 +284,7 @@ impl Transport for Rdma {
         for completion in ready.drain(..) {
             self.handle(core, completion);
         }
-        // What was taken meanwhile, by the end of a connection, waits for the next turn.
-        ready.append(&mut self.ready);
+        debug_assert!(self.ready.is_empty(), "nothing is taken while others are handled");
         self.ready = ready;
         for index in std::mem::take(&mut self.waiting) {
             if self.peers.contains(index) {
@@ -314,7 +315,7 @@ impl Transport for Rdma {
             _ => {
                 let index = completion.operation.index as usize;
                 if self.peers.contains(index) {
-                    self.remove(core, index);
+                    self.client_gone(core, index);
                 }
             }
         }
@@ -322,13 +323,16 @@ impl Transport for Rdma {
 
     fn tick(&mut self, core: &mut Core) {
         let now = core.now;
-        let mut over = Vec::new();
+        let (mut over, mut ended) = (Vec::new(), Vec::new());
         for (index, peer) in &mut self.peers {
-            let is_sending = !peer.in_flight.is_empty() || !peer.value_reads.is_idle();
-            let owes = peer.is_waiting() || peer.inbound.is_mid_frame() || is_sending;
-            if peer.queue_pair.is_none() {
+            if let Some(since) = peer.ending_since {
+                if now.since(since) >= LAST_RECEIVE_PAUSE {
+                    ended.push(index);
+                }
                 continue;
             }
+            let is_sending = !peer.in_flight.is_empty() || !peer.value_reads.is_idle();
+            let owes = peer.is_waiting() || peer.inbound.is_mid_frame() || is_sending;
             if peer.has_broken_rules && peer.replies.is_empty() && peer.in_flight.is_empty() {
                 core.stats.protocol_errors += 1;
                 over.push(index);
@@ -340,6 +344,7 @@ impl Transport for Rdma {
             }
         }
         over.into_iter().for_each(|index| self.end(core, index));
+        ended.into_iter().for_each(|index| self.destroy(core, index));
     }
 
     fn has_work(&self) -> bool {

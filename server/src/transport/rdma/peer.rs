@@ -9,10 +9,15 @@ use crate::service::Caller;
 use crate::service::inbound::Inbound;
 use crate::service::replies::{Piece, Replies};
 use crate::transport::Core;
+use lanner_rdma::backlog::Backlog;
+use lanner_rdma::grants::Grants;
 use lanner_rdma::queue_pair::PostId;
 use lanner_rdma::verbs::completion::Completion;
 use lanner_rdma::verbs::queue_pair::QueuePair;
 use lanner_shared::time::Instant;
+use lanner_shared::wire::join_rdma::LINK_FAILED;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -20,11 +25,20 @@ use std::os::fd::OwnedFd;
 /// Pieces that one look at the answers takes. Those behind them go with the next message.
 const PIECES: usize = 64;
 
+/// Room for a message.
+pub(super) type Scratch = [u8; RDMA_MESSAGE_BYTES];
+
 /// A connection.
 #[derive(Debug)]
 pub(super) struct Peer {
-    /// `None` once the connection is ending.
+    /// `None` once it was destroyed.
     pub queue_pair: Option<QueuePair>,
+    /// Since when the connection is ending: its queue pair takes nothing more.
+    pub ending_since: Option<Instant>,
+    /// The socket has ended.
+    pub is_client_gone: bool,
+    /// In [`crate::transport::stats::TransportStats::rdma_failures`].
+    pub is_counted_as_failed: bool,
     /// The TCP connection that this one was made from. Its end is the client's end.
     pub socket: OwnedFd,
     pub tenant: usize,
@@ -33,8 +47,10 @@ pub(super) struct Peer {
     pub replies: Replies,
     /// The longest message that the client takes.
     pub message_bytes: usize,
-    /// Messages that came and aren't served yet, because answers wait: buffer, bytes served, bytes.
-    pub backlog: VecDeque<(u64, usize, usize)>,
+    /// Messages that came and aren't served yet.
+    pub backlog: Backlog,
+    /// How many the client may send.
+    pub grants: Grants,
     /// Answers under way, and their places in the pool.
     pub in_flight: VecDeque<(PostId, u32)>,
     /// Values that this side reads out of the client's memory.
@@ -49,36 +65,47 @@ pub(super) struct Peer {
 
 impl Peer {
     /// Serves what has come, as far as its answers find room.
-    pub fn serve(&mut self, core: &mut Core, tenant: &Tenant, scratch: &mut [u8]) {
-        while let Some((buffer, served, length)) = self.backlog.front().copied() {
+    pub fn serve(&mut self, core: &mut Core, tenant: &mut Tenant, scratch: &mut Scratch) {
+        while !self.backlog.is_empty() {
             if !self.has_broken_rules {
                 // Answers take up what all connections together may hold: those that wait for theirs come first.
                 let is_over = core.reply_bytes > REPLY_BYTES && !self.replies.is_empty();
                 if is_over || self.replies.is_full() || self.inbound.offered_value().is_some() {
                     return;
                 }
-                let message = &mut scratch[..length - served];
-                tenant.receives.read(buffer, served, message);
+                let receives = &tenant.receives;
+                let read = |receive, from, target: &mut [u8]| receives.read(receive, from, target);
+                let Some(message) = self.backlog.first(scratch, read) else { return };
                 self.caller.is_draining = core.is_draining;
                 let shard = &mut core.shards[self.tenant];
                 let (used, stop) =
                     self.inbound.feed(shard, core.now, &self.caller, message, &mut self.replies);
                 core.stats.received_bytes += used as u64;
                 self.has_broken_rules |= stop.is_some();
-                if used < length - served && stop.is_none() {
-                    self.backlog[0].1 = served + used;
+                if used < message.len() && stop.is_none() {
+                    self.backlog.served(used);
                     return;
                 }
             }
-            self.backlog.pop_front();
-            // Refused only if the buffer was there already, which it isn't.
-            let _ = tenant.receives.post(buffer);
+            self.grants.took_one();
+            if let Some(receive) = self.backlog.pop() {
+                tenant.give_receive(receive);
+            }
+        }
+    }
+
+    /// Gives others the receives that this connection holds beyond its share.
+    #[inline]
+    pub fn spare_receives(&mut self, tenant: &mut Tenant) {
+        if let Some(receive) = self.backlog.excess(tenant.free_receives()) {
+            self.backlog.copy_last(|copy| tenant.receives.read(receive, 0, copy));
+            tenant.give_receive(receive);
         }
     }
 
     /// Adds up what this connection holds. Whether requests that haven't arrived whole take up more than all connections together may hold.
     pub fn account(&mut self, core: &mut Core) -> bool {
-        let partial = self.inbound.partial_bytes() as u64;
+        let partial = (self.inbound.partial_bytes() + self.backlog.copied_bytes()) as u64;
         let replies = self.replies.held_bytes() as u64;
         core.partial_bytes = core.partial_bytes + partial - self.held.0;
         core.reply_bytes = core.reply_bytes + replies - self.held.1;
@@ -105,8 +132,12 @@ impl Peer {
         }
     }
 
-    /// Sends answers, as far as there is room for them. Whether the connection still works.
-    pub fn flush(&mut self, core: &mut Core, tenant: &mut Tenant, scratch: &mut [u8]) -> bool {
+    /// Sends answers, as far as there is room for them, and tells the client how many messages it may send. Whether the connection still works.
+    pub fn flush(&mut self, core: &mut Core, tenant: &mut Tenant, scratch: &mut Scratch) -> bool {
+        self.flush_answers(core, tenant, scratch) && self.announce()
+    }
+
+    fn flush_answers(&mut self, core: &mut Core, tenant: &mut Tenant, scratch: &mut Scratch) -> bool {
         let Some(queue_pair) = self.queue_pair.as_mut() else { return true };
         let longest = self.message_bytes.min(RDMA_MESSAGE_BYTES);
         while !self.replies.is_empty() && queue_pair.room() > 0 {
@@ -117,14 +148,16 @@ impl Peer {
             }
             let length = gather(&mut self.replies, shard, &mut scratch[..longest]);
             let message = &scratch[..length];
+            let grant = self.grants.next();
             let posted = if length <= queue_pair.inline_bytes() {
-                queue_pair.post_inline(message).map(drop)
+                queue_pair.post_inline(message, Some(grant)).map(drop)
             } else {
                 let Some(place) = tenant.sends.fill(message) else { return true };
                 // SAFETY: the place isn't written before its completion was taken, and the pool lives as long as the tenant, which is
                 // dropped behind all queue pairs.
                 let posted = unsafe {
-                    queue_pair.post_message(tenant.sends.region(), SendPool::offset(place), length as u32)
+                    let offset = SendPool::offset(place);
+                    queue_pair.post_message(tenant.sends.region(), offset, length as u32, Some(grant))
                 };
                 posted
                     .map(|id| self.in_flight.push_back((id, place)))
@@ -134,11 +167,24 @@ impl Peer {
                 tracing::warn!(%error, "an answer couldn't be sent over RDMA; the client is told by the end of its connection");
                 return false;
             }
+            self.grants.announced(grant);
             core.stats.sent_bytes += length as u64;
             self.replies.sent(shard, core.now, length as u64);
             self.progress = core.now;
         }
         true
+    }
+
+    /// Tells the client how many messages it may send, if no answer has lately. Whether the connection still works.
+    fn announce(&mut self) -> bool {
+        let Some(queue_pair) =
+            self.queue_pair.as_mut().filter(|pair| self.grants.is_due() && pair.room() > 0)
+        else {
+            return true;
+        };
+        let grant = self.grants.next();
+        self.grants.announced(grant);
+        queue_pair.post_inline(&[], Some(grant)).is_ok()
     }
 
     /// A send or a READ has completed. Whether the connection still works.
@@ -167,7 +213,22 @@ impl Peer {
 
     /// Whether something waits for room that only other connections' completions make.
     pub fn is_waiting(&self) -> bool {
-        self.queue_pair.is_some() && (!self.replies.is_empty() || !self.backlog.is_empty())
+        self.ending_since.is_none() && (!self.replies.is_empty() || !self.backlog.is_empty())
+    }
+
+    /// Tells the client that it's the device that has failed, not this server: the end of the socket alone would say that.
+    pub fn tell_of_failure(&self) {
+        // It fits an empty buffer, or the client has gone.
+        let _ = rustix::net::send(&self.socket, &[LINK_FAILED], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    }
+
+    /// Of a client whose socket has ended: whether it has said that its side of the connection failed, or the network lost it.
+    pub fn has_client_failed(&self) -> bool {
+        let mut byte = [0; 1];
+        match rustix::net::recv(&self.socket, &mut byte, RecvFlags::DONTWAIT) {
+            Ok((count, _)) => count > 0 && byte[0] == LINK_FAILED,
+            Err(error) => error != Errno::WOULDBLOCK,
+        }
     }
 
     /// Lets go of everything that the device had. From here on it reads and writes nothing of this connection's.
@@ -175,8 +236,10 @@ impl Peer {
         if self.queue_pair.take().is_some() {
             self.value_reads.end(&mut core.shards[self.tenant], core.now);
             self.in_flight.drain(..).for_each(|(_, place)| tenant.sends.free(place));
-            for (buffer, _, _) in self.backlog.drain(..) {
-                let _ = tenant.receives.post(buffer);
+            while !self.backlog.is_empty() {
+                if let Some(receive) = self.backlog.pop() {
+                    tenant.give_receive(receive);
+                }
             }
             // The watcher of the socket then takes the connection out of the table.
             let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);

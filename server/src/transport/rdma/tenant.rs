@@ -4,6 +4,7 @@
 
 use crate::config::memory_plan::{RDMA_MESSAGE_BYTES, RDMA_RECEIVES, RDMA_SENDS};
 use crate::shard::Shard;
+use lanner_rdma::share;
 use lanner_rdma::verbs::VerbsError;
 use lanner_rdma::verbs::device::{Device, Domain};
 use lanner_rdma::verbs::memory::{Access, Buffer, Region};
@@ -14,6 +15,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) struct Tenant {
     pub receives: Arc<SharedReceiveQueue>,
+    /// Receives that the device has.
+    free_receives: usize,
     pub sends: SendPool,
     /// The segment.
     pub segment: Region,
@@ -32,7 +35,26 @@ impl Tenant {
         // SAFETY: the segment stays mapped as long as its shard, which the pump drops behind its transports. Peers may read it only.
         let segment = unsafe { Region::new(&domain, range.start, length, Access::RemoteRead) }?;
         let receives = SharedReceiveQueue::new(&domain, RDMA_RECEIVES, RDMA_MESSAGE_BYTES, index as u32)?;
-        Ok(Tenant { receives, sends: SendPool::new(&domain)?, segment, domain })
+        let free_receives = receives.len();
+        Ok(Tenant { receives, free_receives, sends: SendPool::new(&domain)?, segment, domain })
+    }
+
+    /// A receive has completed.
+    pub fn took_receive(&mut self) {
+        self.free_receives = self.free_receives.saturating_sub(1);
+    }
+
+    /// Gives a receive that has completed to the device again.
+    pub fn give_receive(&mut self, receive: u64) {
+        // Refused only if it was there already, which it isn't, or if the device has gone.
+        if self.receives.post(receive).is_ok() {
+            self.free_receives += 1;
+        }
+    }
+
+    /// Receives that the device has.
+    pub fn free_receives(&self) -> usize {
+        self.free_receives
     }
 }
 
@@ -51,7 +73,7 @@ impl SendPool {
 
     /// Whether there is room for another answer of a connection that holds so many places.
     pub fn has_room_beside(&self, held: usize) -> bool {
-        may_take_another(held, self.free.len())
+        share::may_take_another(held, self.free.len())
     }
 
     /// Copies a message to a place of its own, and says which.
@@ -73,38 +95,5 @@ impl SendPool {
 
     pub fn region(&self) -> &Region {
         self.buffer.region()
-    }
-}
-
-/// How connections share places: one may hold half as many as are free, and one always. So those that take no answers leave some to the others,
-/// and one alone has as many as it wants (dynamic thresholds: Choudhury and Hahne, IEEE/ACM Transactions on Networking 6(2), 1998).
-fn may_take_another(held: usize, free: usize) -> bool {
-    free > 0 && held < (free / 2).max(1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::memory_plan::RDMA_POSTS;
-
-    /// Four clients that took no answers had all places, and everybody else waited until they were given up. Shows that one that comes then
-    /// gets one, and that a client alone has as many as a connection can use.
-    #[test]
-    fn connections_that_take_nothing_leave_places_to_others() {
-        for stalled in [1, 4, 32, 100] {
-            let mut held = vec![0; stalled];
-            let mut free = RDMA_SENDS as usize;
-            for _ in 0..RDMA_POSTS {
-                for held in &mut held {
-                    if *held < RDMA_POSTS as usize && may_take_another(*held, free) {
-                        *held += 1;
-                        free -= 1;
-                    }
-                }
-            }
-            assert!(may_take_another(0, free), "{free} are left by {stalled}");
-            assert!(stalled > 1 || held[0] == RDMA_POSTS as usize);
-        }
-        assert!(!may_take_another(0, 0));
     }
 }

@@ -125,7 +125,7 @@ impl Side {
             self.end.poll()?;
             give_up_after(began)?;
         }
-        self.end.queue_pair.post_inline(&[1; MESSAGE_BYTES]).map(drop).map_err(refused)
+        self.end.queue_pair.post_inline(&[1; MESSAGE_BYTES], None).map(drop).map_err(refused)
     }
 
     fn read(&mut self, bytes: usize) -> Result<(), Failure> {

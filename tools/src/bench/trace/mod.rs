@@ -20,6 +20,7 @@ use super::eviction::report::TraceSummary;
 use super::eviction::trace::Request;
 use super::progress::Progress;
 use crate::exit::Failure;
+use crate::rdma_warning;
 use blocks::Blocks;
 use evictions::Evictions;
 use replay::Replay;
@@ -62,6 +63,7 @@ pub fn measure(settings: &TraceSettings, requests: &[Request]) -> Result<TraceRe
     run(settings, requests, &mut replay)?;
     let seconds = Clock.now().since(started).as_secs_f64();
     let evictions = Evictions::so_far(&client)?.since(before);
+    rdma_warning::warn(&client);
     Ok(TraceReport {
         benchmark: "trace",
         environment,
