@@ -1,5 +1,6 @@
 //! What connections share, and that none of them can use it up: room for messages in both directions.
 
+use crate::failures::Trouble;
 use crate::raw::{self, MESSAGE, RawClient};
 use crate::support::TestServer;
 use lanner_client::{Client, Clock, PutOptions};
@@ -106,23 +107,28 @@ fn a_client_that_sends_without_a_pause_is_told_in_time_that_it_may_go_on() {
 #[test]
 #[ignore = "needs RDMA devices: scripts/test --rdma"]
 fn clients_that_go_in_the_middle_of_messages_leave_no_room_behind_them_taken() {
-    // A message that is cut by the end of its queue pair has taken a receive. Were it lost with the queue pair, or a completion of it taken for
-    // one of the next client's, nobody could send any more after a few hundred.
+    // A message whose last packet is lost has taken a receive, and its sender goes before it has sent that again. Were the receive lost with the queue
+    // pair, nobody could send any more after a few hundred of them.
     let server = TestServer::start(&["--shm", "off", "--memory", "32MiB"]);
     let client = impatient(&server);
     let domain = raw::domain(&server);
-    for round in 0..90_u32 {
+    let losing = Trouble::begin(
+        &[
+            "tc qdisc add dev eth0 clsact",
+            // Behind the headers of IP and UDP: "the last packet of a message".
+            "tc filter add dev eth0 ingress protocol ip u32 match ip protocol 17 0xff match u8 2 0xff at 28 action drop",
+        ],
+        &["tc qdisc del dev eth0 clsact"],
+    );
+    for round in 0..300_u32 {
         let mut short_lived = RawClient::join(&server, &domain, 4);
         let mut message = raw::put(&round.to_le_bytes(), 1 << 20);
         message.resize(MESSAGE, 3);
-        for _ in 0..16 {
-            short_lived.send(&message);
-        }
-        if round % 3 == 0 {
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        short_lived.send(&message);
+        std::thread::sleep(Duration::from_millis(2));
         drop(short_lived);
     }
+    drop(losing);
     is_served(&client, "behind");
     server.reports_when(|reports| {
         reports[0].transport.rdma_connections == 1
