@@ -54,6 +54,8 @@ pub(crate) struct Server {
     is_local: AtomicBool,
     #[expect(clippy::disallowed_types, reason = "taken only while a connection is being made")]
     setup: std::sync::Mutex<Setup>,
+    /// The one in `setup`, for whoever only asks what has failed.
+    rdma_backoff: Arc<Backoff>,
     /// In place of sockets.
     #[cfg(feature = "simulation")]
     network: Option<crate::simulation::NetworkOf>,
@@ -140,6 +142,7 @@ impl Cluster {
 impl Server {
     #[expect(clippy::disallowed_types, reason = "taken only while a connection is being made")]
     fn new(address: Arc<str>, welcome: Welcome) -> Server {
+        let rdma_backoff = Arc::<Backoff>::default();
         Server {
             address,
             shards: AtomicU16::new(welcome.shards.get()),
@@ -149,11 +152,12 @@ impl Server {
                 life: None,
                 mappings: Vec::new(),
                 rdma_domain: None,
-                rdma_backoff: Arc::default(),
+                rdma_backoff: rdma_backoff.clone(),
                 probes: Probes::default(),
                 had_rdma: false,
                 failed: None,
             }),
+            rdma_backoff,
             #[cfg(feature = "simulation")]
             network: None,
         }
@@ -367,10 +371,7 @@ impl Server {
 
     /// How often RDMA has failed on the way to it, and why the last time.
     pub fn rdma_failures(&self) -> (u64, Option<Arc<str>>) {
-        let setup = self.setup.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let backoff = setup.rdma_backoff.clone();
-        drop(setup);
-        backoff.failures()
+        self.rdma_backoff.failures()
     }
 
     /// What the server said of itself last.
