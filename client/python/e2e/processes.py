@@ -104,11 +104,13 @@ class LMCache:
         self.process.wait()
 
 
-def lmcache_in_process(folder: Path, url: str) -> tuple[list[str], dict[str, str]]:
-    """An engine's flags and environment for LMCache inside it, with Lanner as its remote storage, by Lanner's plug-in."""
+def lmcache_in_process(folder: Path, url: str, **fields: bool) -> tuple[list[str], dict[str, str]]:
+    """An engine's flags and environment for LMCache inside it, with Lanner as its remote storage, by Lanner's plug-in. ``fields``: more of LMCache's
+    configuration."""
     plugin = {"module_path": "lanner.lmcache_remote", "class_name": "LannerConnectorAdapter", "url": url, "namespace": "float32"}
     extra = {f"remote_storage_plugin.lanner.{name}": value for name, value in plugin.items()}
-    return _lmcache_in_process(folder / "lmcache-lanner.json", {"remote_storage_plugins": ["lanner"], "extra_config": extra})
+    path = folder / f"{'-'.join(['lmcache-lanner', *fields])}.json"
+    return _lmcache_in_process(path, {"remote_storage_plugins": ["lanner"], "extra_config": extra} | fields)
 
 
 def lmcache_mooncakestore(folder: Path, address: str) -> tuple[list[str], dict[str, str]]:

@@ -111,6 +111,10 @@ def others_on_lanner(options: argparse.Namespace, folder: Path, run) -> tuple[di
         for which in ("cold", "restarted engine"):
             runs[f"{name}, {which}"] = run(*flags, environment=environment)
         found.append(f"{name}, restarted engine")
+    if not options.quick:
+        flags, environment = lmcache_in_process(folder, server.url("tcp"), enable_async_loading=True)
+        found.append("LMCache in the engine, loading while others run")
+        runs[found[-1]] = run(*flags, environment=environment)
     server.stop()
     if not options.quick:
         for name, connect in (("MooncakeStoreConnector", mooncake_connector_on_lanner), ("LMCache's mooncakestore", lmcache_mooncakestore)):
