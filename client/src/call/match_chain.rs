@@ -25,10 +25,10 @@ const GROUPS_OF_LOCAL_FRAME: usize = 4;
 /// Chains under way.
 pub(crate) struct MatchCall<'a, K> {
     chains: &'a [&'a [K]],
-    groups: Vec<Group>,
-    parts: Vec<Part>,
+    groups: SmallVec<[Group; GROUPS_OF_FRAME]>,
+    parts: SmallVec<[Part; 2]>,
     /// For each chain the keys of all its blocks as they're stored; made while the shards look them up.
-    stored: Vec<KeyList>,
+    stored: SmallVec<[KeyList; 1]>,
     asked: lanner_shared::time::Instant,
 }
 
@@ -67,9 +67,9 @@ impl<'a, K: AsRef<[u8]>> MatchCall<'a, K> {
         let groups = chains.iter().map(|keys| keys.len().div_ceil(GROUP_BLOCKS)).sum::<usize>();
         let mut call = MatchCall {
             chains,
-            groups: Vec::with_capacity(groups),
-            parts: Vec::with_capacity(groups.div_ceil(GROUPS_OF_LOCAL_FRAME)),
-            stored: Vec::new(),
+            groups: SmallVec::with_capacity(groups),
+            parts: SmallVec::new(),
+            stored: SmallVec::new(),
             asked: Clock.now(),
         };
         for (index, keys) in chains.iter().enumerate() {
@@ -144,9 +144,9 @@ impl<'a, K: AsRef<[u8]>> MatchCall<'a, K> {
     }
 
     /// Of each group the leading blocks that are there, and where.
-    fn found(&self) -> Vec<(Route, &[Descriptor])> {
-        let mut found_of: Vec<(Route, &[Descriptor])> =
-            vec![(Route { server: 0, shard: 0 }, &[]); self.groups.len()];
+    fn found(&self) -> FrameOf<(Route, &[Descriptor])> {
+        let mut found_of: FrameOf<(Route, &[Descriptor])> =
+            smallvec![(Route { server: 0, shard: 0 }, [].as_slice()); self.groups.len()];
         for part in &self.parts {
             let mut rest = part.answer.found.as_slice();
             for (group, number) in part.groups.iter().zip(&part.answer.numbers) {
@@ -171,9 +171,6 @@ impl<K: AsRef<[u8]>> Call for MatchCall<'_, K> {
             let request = PartRequest { chains: self.chains, groups: &self.groups, indices: &part.groups };
             start(&mut part.exchange, lane, client, &request);
         }
-        if self.stored.is_empty() {
-            self.store_keys();
-        }
         for part in &mut self.parts {
             if part.exchange.is_done() {
                 continue;
@@ -190,6 +187,10 @@ impl<K: AsRef<[u8]>> Call for MatchCall<'_, K> {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
             }
+        }
+        // All questions are on their way.
+        if self.stored.is_empty() {
+            self.store_keys();
         }
         if is_done { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
