@@ -291,7 +291,7 @@ impl Client {
 
     /// Whether there is an object under `key`. Asking extends no lease and counts as no access.
     pub fn exists(&self, key: &[u8]) -> Result<bool> {
-        Ok(self.exists_batch(&[key])?.contains(&true))
+        self.flag::<false>(key)
     }
 
     /// Whether there is an object under each key, in the order of `keys`.
@@ -324,7 +324,16 @@ impl Client {
     /// Removes the object under `key`; whether there was one. It can't be found any more when this returns; readers that
     /// hold a lease on it go on reading, and its memory is free once their leases have ended.
     pub fn remove(&self, key: &[u8]) -> Result<bool> {
-        Ok(self.remove_batch(&[key])?.contains(&true))
+        self.flag::<true>(key)
+    }
+
+    /// `exists` or `remove` of one key.
+    fn flag<const REMOVES: bool>(&self, key: &[u8]) -> Result<bool> {
+        let keys = [key];
+        let mut call = KeysCall::new(&self.inner, &keys, Flags::<REMOVES, [bool; 1]> { flags: [false] })?;
+        run(&self.inner, &mut call)?;
+        let [was_there] = call.answers.flags;
+        Ok(was_there)
     }
 
     /// [`Client::remove`] for each key, in the order of `keys`.

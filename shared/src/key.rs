@@ -3,6 +3,7 @@
 //! The hash is part of the protocol: both sides compute it, and it never changes with a build or a processor.
 
 use crate::error::{Error, Result};
+use memchr::memchr;
 use xxhash_rust::xxh3::xxh3_128;
 
 /// The longest key, in bytes.
@@ -51,9 +52,9 @@ impl KeyHash {
 #[inline]
 #[must_use]
 pub fn placement_tag(key: &[u8]) -> &[u8] {
-    let Some(open) = key.iter().position(|byte| *byte == b'{') else { return key };
+    let Some(open) = memchr(b'{', key) else { return key };
     let behind = &key[open + 1..];
-    match behind.iter().position(|byte| *byte == b'}') {
+    match memchr(b'}', behind) {
         Some(length) if length > 0 => &behind[..length],
         _ => key,
     }

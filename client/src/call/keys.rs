@@ -181,12 +181,12 @@ impl<A: Answers> Receiver for KeysReceiver<'_, A> {
     fn advance(&mut self, _bytes: usize) {}
 }
 
-/// Collects the answers of `exists` and `remove`: whether each key was there.
-pub(crate) struct Flags<const REMOVES: bool> {
-    pub flags: Vec<bool>,
+/// Collects the answers of `exists` and `remove`: whether each key was there. Of a single key without an allocation.
+pub(crate) struct Flags<const REMOVES: bool, F = Vec<bool>> {
+    pub flags: F,
 }
 
-impl<const REMOVES: bool> Answers for Flags<REMOVES> {
+impl<const REMOVES: bool, F: AsMut<[bool]>> Answers for Flags<REMOVES, F> {
     type Answer = u8;
     const OPCODE: Opcode = if REMOVES { Opcode::Remove } else { Opcode::Exists };
 
@@ -194,7 +194,7 @@ impl<const REMOVES: bool> Answers for Flags<REMOVES> {
         if answer > 1 {
             return Err(Error::Malformed { reason: Malformation::Field, detail: u64::from(answer) });
         }
-        self.flags[index] = answer == 1;
+        self.flags.as_mut()[index] = answer == 1;
         Ok(())
     }
 }

@@ -1,14 +1,15 @@
 //! A single-producer, single-consumer ring of cache lines: how frames pass between a client thread and a shard.
 //!
 //! ```text
-//! line:  0      8                                             64
-//!        │ tag  │ 56 bytes of a frame                          │     tag = position of the line since the beginning, plus 1
+//! line:  0      4                                             64
+//!        │ tag  │ 60 bytes of a frame                          │     tag = position of the line since the beginning, plus 1
 //! ```
 //!
 //! A frame starts on a fresh line and takes as many as it needs. The tag tells the consumer that the line holds what it
 //! waits for, so a short frame costs one transfer of one cache line each way and no counter is shared on the fast path: the
 //! consumer's counter is published only once in a quarter of the ring, and read only by a producer that finds the ring full.
-//! A frame may be longer than the ring: it streams through.
+//! A frame may be longer than the ring: it streams through. The tag is 32 bits of the position: what stood in a line before is one lap old,
+//! not 2^32 lines. So a question about a key of 34 bytes is one line, which one about a block by its SHA-256 is.
 //!
 //! All words are atomics and are copied out before anything looks at them, so a peer that breaks the rules can send
 //! nonsense, but can't make this side read what changes under its hands. Waiting is absent on purpose: see [`super::park`].
@@ -20,11 +21,12 @@
 //! | consumed counter | consumer | producer | release / acquire |
 
 use crate::prefetch::prefetch;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Bytes of a frame that one line carries.
-pub const LINE_DATA_BYTES: usize = 56;
-const WORDS: usize = LINE_DATA_BYTES / 8;
+pub const LINE_DATA_BYTES: usize = HEAD_BYTES + 8 * WORDS;
+const HEAD_BYTES: usize = 4;
+const WORDS: usize = 7;
 /// Lines that are asked for ahead of the one that is taken: about as many as a core can have under way.
 const LINES_AHEAD: u64 = 12;
 
@@ -32,18 +34,62 @@ const LINES_AHEAD: u64 = 12;
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Line {
-    tag: AtomicU64,
+    tag: AtomicU32,
+    /// The first bytes, and the others.
+    head: AtomicU32,
     data: [AtomicU64; WORDS],
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Line>() == 64);
+const _: () = {
+    assert!(size_of::<Line>() == 64);
+    assert!(std::mem::offset_of!(Line, head) == 4);
+    assert!(std::mem::offset_of!(Line, data) == 8);
+};
 
 impl Line {
     /// An empty line. Memory that is all zero is a ring of empty lines.
     #[must_use]
     pub fn empty() -> Line {
-        Line { tag: AtomicU64::new(0), data: std::array::from_fn(|_| AtomicU64::new(0)) }
+        let data = std::array::from_fn(|_| AtomicU64::new(0));
+        Line { tag: AtomicU32::new(0), head: AtomicU32::new(0), data }
+    }
+
+    /// Writes all that a line carries.
+    #[inline]
+    fn write(&self, bytes: &[u8; LINE_DATA_BYTES]) {
+        let (head, words) = bytes.split_at(HEAD_BYTES);
+        self.head.store(u32_of(head), Ordering::Relaxed);
+        for (word, chunk) in self.data.iter().zip(words.as_chunks().0) {
+            word.store(u64::from_le_bytes(*chunk), Ordering::Relaxed);
+        }
+    }
+
+    /// Writes the words that the few `bytes` reach into.
+    #[inline]
+    fn write_start(&self, bytes: &[u8]) {
+        let (head, words) = bytes.split_at(bytes.len().min(HEAD_BYTES));
+        self.head.store(u32_of(head), Ordering::Relaxed);
+        let (whole, rest) = words.as_chunks();
+        let mut places = self.data.iter();
+        for (chunk, place) in whole.iter().zip(places.by_ref()) {
+            place.store(u64::from_le_bytes(*chunk), Ordering::Relaxed);
+        }
+        if let (false, Some(place)) = (rest.is_empty(), places.next()) {
+            let word = rest.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+            place.store(word, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    fn read(&self) -> [u8; LINE_DATA_BYTES] {
+        let mut bytes = [0; LINE_DATA_BYTES];
+        let (head, words) = bytes.split_at_mut(HEAD_BYTES);
+        head.copy_from_slice(&self.head.load(Ordering::Relaxed).to_le_bytes());
+        for (chunk, word) in words.as_chunks_mut().0.iter_mut().zip(&self.data) {
+            *chunk = word.load(Ordering::Relaxed).to_le_bytes();
+        }
+        bytes
     }
 }
 
@@ -103,26 +149,25 @@ impl Producer {
     #[inline]
     fn push_line(&mut self, ring: Ring<'_>, bytes: &[u8]) {
         let line = ring.line(self.produced);
-        let mut chunks = bytes.chunks_exact(8);
-        let mut words = line.data.iter();
-        for (chunk, word) in chunks.by_ref().zip(words.by_ref()) {
-            word.store(word_of(chunk), Ordering::Relaxed);
-        }
-        if let (false, Some(word)) = (chunks.remainder().is_empty(), words.next()) {
-            word.store(word_of(chunks.remainder()), Ordering::Relaxed);
+        match bytes.try_into() {
+            Ok(whole) => line.write(whole),
+            Err(_) => line.write_start(bytes),
         }
         self.produced += 1;
-        line.tag.store(self.produced, Ordering::Release);
+        line.tag.store(tag_of(self.produced), Ordering::Release);
     }
 }
 
-/// Up to eight bytes as a little-endian word.
+/// Up to four bytes as a little-endian word.
 #[inline]
-fn word_of(bytes: &[u8]) -> u64 {
-    match bytes.try_into() {
-        Ok(whole) => u64::from_le_bytes(whole),
-        Err(_) => bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),
-    }
+fn u32_of(bytes: &[u8]) -> u32 {
+    bytes.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte))
+}
+
+/// The tag of the last of `lines` lines since the beginning.
+#[inline]
+fn tag_of(lines: u64) -> u32 {
+    lines as u32
 }
 
 /// The lines of a frame that lacks `bytes` that are taken at once: all of them, or half a ring, which a producer always gets room for.
@@ -143,7 +188,7 @@ impl Consumer {
     #[inline]
     #[must_use]
     pub fn is_ready(&self, ring: Ring<'_>) -> bool {
-        ring.line(self.consumed).tag.load(Ordering::Acquire) == self.consumed + 1
+        ring.line(self.consumed).tag.load(Ordering::Acquire) == tag_of(self.consumed + 1)
     }
 
     /// Whether as many lines are there as [`Consumer::take`] takes at once of a frame that lacks `bytes`, at least one line.
@@ -151,7 +196,7 @@ impl Consumer {
     #[must_use]
     pub fn is_ready_for(&self, ring: Ring<'_>, bytes: usize) -> bool {
         let last = self.consumed + lines_at_once(ring, bytes);
-        ring.line(last - 1).tag.load(Ordering::Acquire) == last
+        ring.line(last - 1).tag.load(Ordering::Acquire) == tag_of(last)
     }
 
     /// Appends to `frame` the next lines of one that lacks `bytes`, if they are all there. Whether they were. Of a frame longer than half
@@ -167,7 +212,8 @@ impl Consumer {
         let lines = lines_at_once(ring, bytes);
         let last = self.consumed + lines;
         frame.reserve(lines as usize * LINE_DATA_BYTES);
-        for position in self.consumed + 1..last.min(self.consumed + LINES_AHEAD) {
+        // Of a frame's first line it isn't known yet how many follow: likely one.
+        for position in self.consumed + 1..last.min(self.consumed + LINES_AHEAD).max(self.consumed + 2) {
             prefetch(std::ptr::from_ref(ring.line(position)).cast(), 1);
         }
         while self.consumed < last {
@@ -187,11 +233,7 @@ impl Consumer {
         if !self.is_ready(ring) {
             return None;
         }
-        let line = ring.line(self.consumed);
-        let mut bytes = [0; LINE_DATA_BYTES];
-        for (chunk, word) in bytes.chunks_exact_mut(8).zip(&line.data) {
-            chunk.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
-        }
+        let bytes = ring.line(self.consumed).read();
         self.consumed += 1;
         // A quarter keeps a producer that waits for room going: it then has at most a quarter of the ring unpublished, so
         // what the consumer still has to take is enough to make it publish.
@@ -253,10 +295,27 @@ mod tests {
         assert_eq!(producer.push(ring, &[1; 400]), 4 * LINE_DATA_BYTES);
         for lie in [5, u64::MAX] {
             consumed.store(lie, Ordering::Release);
-            assert_eq!(producer.push(ring, &[1; 56]), 0);
+            assert_eq!(producer.push(ring, &[1; LINE_DATA_BYTES]), 0);
         }
         consumed.store(1, Ordering::Release);
         assert_eq!(producer.push(ring, &[1; 400]), LINE_DATA_BYTES);
+    }
+
+    #[test]
+    fn tags_may_wrap() {
+        let (lines, consumed) = (lines(4), AtomicU64::new(0));
+        let ring = Ring { lines: &lines, consumed: &consumed };
+        let start = u64::from(u32::MAX) - 5;
+        consumed.store(start, Ordering::Release);
+        let mut producer = Producer { produced: start, consumed: start };
+        let mut consumer = Consumer { consumed: start, published: start };
+        for number in 0..12 {
+            assert_eq!(producer.push(ring, &[number; 70]), 70);
+            let mut frame = Vec::new();
+            assert!(consumer.take(ring, 70, &mut frame));
+            assert_eq!(frame[..70], [number; 70]);
+            assert!(!consumer.is_ready(ring));
+        }
     }
 
     #[test]
@@ -265,7 +324,7 @@ mod tests {
         let (lines, consumed) = (lines(4), AtomicU64::new(0));
         let ring = Ring { lines: &lines, consumed: &consumed };
         let (mut producer, mut consumer) = (Producer::default(), Consumer::default());
-        let like_a_tag: Vec<u8> = (0..7).flat_map(|_| 5_u64.to_le_bytes()).collect();
+        let like_a_tag: Vec<u8> = (0..LINE_DATA_BYTES / 4).flat_map(|_| 5_u32.to_le_bytes()).collect();
         for _ in 0..4 {
             assert_eq!(producer.push(ring, &like_a_tag), LINE_DATA_BYTES);
             assert!(consumer.pop(ring).is_some());
@@ -368,7 +427,7 @@ mod loom_tests {
             let producer = loom::thread::spawn(move || {
                 let ring = pushing.ring();
                 ring.line(0).tag.store(1, Ordering::Release);
-                ring.line(0).data[0].store(7, Ordering::Relaxed);
+                ring.line(0).head.store(7, Ordering::Relaxed);
             });
             let mut consumer = Consumer::default();
             if let Some(bytes) = consumer.pop(shared.ring()) {
