@@ -267,7 +267,10 @@ impl Client {
     /// Reads the value of `key` to the start of `buffer` and returns its length in bytes. `BufferTooSmall` says how many are
     /// needed. After an error the buffer's contents are of no meaning.
     pub fn get_into(&self, key: &[u8], buffer: &mut [u8]) -> Result<u64> {
-        self.get_into_batch(&[key], &mut [buffer])?.pop().unwrap_or(Err(Error::NotFound { index: 0 }))
+        let (keys, mut buffers) = ([key], [buffer]);
+        let mut call = GetCall::new(&self.inner, &keys, Target::Given(&mut buffers))?;
+        run(&self.inner, &mut call)?;
+        call.outcomes.pop().unwrap_or(Err(Error::NotFound { index: 0 }))
     }
 
     /// [`Client::get_into`] for each key and its buffer. One outcome for each key, in their order.
@@ -279,7 +282,7 @@ impl Client {
         Client::check_buffers(keys.len(), buffers.len())?;
         let mut call = GetCall::new(&self.inner, keys, Target::Given(buffers))?;
         run(&self.inner, &mut call)?;
-        Ok(call.outcomes)
+        Ok(call.outcomes.into_vec())
     }
 
     pub(crate) fn check_buffers(keys: usize, buffers: usize) -> Result<()> {

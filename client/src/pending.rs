@@ -265,7 +265,7 @@ impl<K: AsRef<[u8]>> Outcome<Vec<Result<Vec<u8>>>> for NewBuffers<'_, '_, K> {
 
 impl<K: AsRef<[u8]>> Outcome<Vec<Result<u64>>> for GivenBuffers<'_, '_, K> {
     fn outcome(self: Box<Self>) -> Result<Vec<Result<u64>>> {
-        Ok(self.0.outcomes)
+        Ok(self.0.outcomes.into_vec())
     }
 }
 

@@ -163,7 +163,7 @@ impl Registered<'_> {
         let call = GetCall::new(&client, keys, Target::Given(&mut buffers))?;
         let mut call = call.into_registered(registrations);
         run(&client, &mut call)?;
-        Ok(call.outcomes)
+        Ok(call.outcomes.into_vec())
     }
 
     /// [`Client::read_ranges_from_snapshot`] to this buffer.

@@ -1,4 +1,5 @@
-//! Counts what a snapshot read over shared memory costs beside the copying: no system call and no allocation (promise P2).
+//! Counts what a snapshot read over shared memory costs beside the copying: no system call and no allocation (promise P2). And what
+//! `exists` and `get_into` of one key do: no allocation.
 //!
 //! Allocations are counted by a global allocator, system calls by a seccomp filter that turns each into a signal, whose
 //! handler counts. The filter holds for one thread, which can't leave it and therefore ends with the process: so this file is
@@ -57,8 +58,8 @@ fn config(layer: u32) -> EngramConfig {
     EngramConfig { layer, table_vocab_sizes: vec![17; 24], row: RowFormat::Bytes(ROW) }
 }
 
-/// The costs of: a planted fault, look-ups of both kinds of freshness, ranged reads.
-fn measure(client: &Client) -> [[u64; 2]; 4] {
+/// The costs of: a planted fault, look-ups of both kinds of freshness, ranged reads, questions about one key.
+fn measure(client: &Client) -> [[u64; 2]; 5] {
     let set = EngramSet::new(client.clone(), vec![config(1), config(14)]).unwrap();
     let ids = [3; 24];
     let row_ids = [RowIds::new(&ids, [1, 1, 24]).unwrap(); 2];
@@ -70,6 +71,14 @@ fn measure(client: &Client) -> [[u64; 2]; 4] {
     let ranges: Vec<Range> = (0..24).map(range).collect();
     // Warm-up: the snapshot is prepared.
     set.lookup_into(&row_ids, &mut rows, Freshness::Checked).unwrap();
+    let (key, mut table) = (keys[0].as_bytes(), vec![0; 17 * ROW as usize]);
+    let ask = |table: &mut [u8]| {
+        assert!(client.exists(key).unwrap());
+        assert_eq!(client.get_into(key, table), Ok(17 * ROW));
+    };
+    ask(&mut table);
+    // They may have to wait for the shard, by a system call that must be made.
+    let single = cost(|| (0..ROUNDS).for_each(|_| ask(&mut table)));
     trap_system_calls();
     let planted = cost(|| {
         drop(std::hint::black_box(Box::new(1_u64)));
@@ -86,7 +95,7 @@ fn measure(client: &Client) -> [[u64; 2]; 4] {
             client.read_ranges_from_snapshot(&snapshot, &ranges, &mut bytes, Freshness::Lease).unwrap();
         }
     });
-    [planted, lease, checked, ranged]
+    [planted, lease, checked, ranged, single]
 }
 
 #[test]
@@ -99,7 +108,7 @@ fn a_snapshot_read_makes_no_system_call_and_no_allocation() {
         let tables = vec![vec![layer as u8; 17 * ROW as usize]; 24];
         EngramStore::new(client.clone(), config(layer)).unwrap().populate(&tables).unwrap();
     }
-    static COSTS: std::sync::OnceLock<[[u64; 2]; 4]> = std::sync::OnceLock::new();
+    static COSTS: std::sync::OnceLock<[[u64; 2]; 5]> = std::sync::OnceLock::new();
     std::thread::spawn(move || {
         let costs = measure(&client);
         // Not `set`, which would wake waiters by a system call; nobody waits.
@@ -113,11 +122,12 @@ fn a_snapshot_read_makes_no_system_call_and_no_allocation() {
         std::thread::sleep(Duration::from_millis(10));
         COSTS.get()
     });
-    let [planted, lease, checked, ranged] = costs.expect("the measuring thread came through");
+    let [planted, lease, checked, ranged, single] = costs.expect("the measuring thread came through");
     assert_eq!(planted, &[1, 1], "both counters count");
     assert_eq!(lease, &[0, 0], "allocations, system calls of {ROUNDS} look-ups");
     assert_eq!(checked, &[0, 0], "the same, checked");
     assert_eq!(ranged, &[0, 0], "the same of ranged reads");
+    assert_eq!(single[0], 0, "allocations of {ROUNDS} times exists and get_into");
     running.stop();
     running.join().unwrap();
 }

@@ -19,6 +19,7 @@ use lanner_shared::wire::get::GetBody;
 use lanner_shared::wire::header::Header;
 use lanner_shared::wire::{Descriptor, Opcode, body, keys, query};
 use lanner_shared::{Error, Result};
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Poll;
@@ -88,13 +89,19 @@ impl Target<'_, '_> {
 pub(crate) struct GetCall<'a, 'b, K> {
     batch: &'a [K],
     groups: KeyGroups,
-    progress: Vec<Progress>,
+    /// For each group.
+    progress: SmallVec<[Progress; 1]>,
+    /// For each group how its values come, on which connection.
+    ways: SmallVec<[Option<(u64, Way)>; 1]>,
     target: Target<'a, 'b>,
     /// Of the memory that all of the caller's buffers lie in, if it's registered.
     registrations: Option<&'a Registrations>,
     /// For each key the length of its value, or why there is none.
-    pub outcomes: Vec<Result<u64>>,
+    pub outcomes: Outcomes,
 }
+
+/// How it went with each key; of one key without an allocation.
+pub(crate) type Outcomes = SmallVec<[Result<u64>; 1]>;
 
 /// How far a group's answer has come.
 #[derive(Default)]
@@ -121,7 +128,6 @@ struct Remote {
 }
 
 /// How a group's values come.
-#[derive(Clone)]
 enum Way {
     /// Copied from shared memory.
     Mapped(Arc<Mapping>),
@@ -131,12 +137,23 @@ enum Way {
     Sent,
 }
 
+impl Way {
+    fn over(connection: &mut Connection) -> Way {
+        match connection.mapping().cloned() {
+            Some(mapping) => Way::Mapped(mapping),
+            None if connection.link().is_some() => Way::OneSided,
+            None => Way::Sent,
+        }
+    }
+}
+
 impl<'a, 'b, K: AsRef<[u8]>> GetCall<'a, 'b, K> {
     pub fn new(client: &ClientInner, batch: &'a [K], target: Target<'a, 'b>) -> Result<GetCall<'a, 'b, K>> {
         let groups = group(client, batch, size_of::<GetBody>())?;
         let progress = groups.iter().map(|_| Progress::default()).collect();
+        let ways = groups.iter().map(|_| None).collect();
         let outcomes = (0..batch.len()).map(|index| Err(Error::NotFound { index: index as u64 })).collect();
-        Ok(GetCall { batch, groups, progress, target, registrations: None, outcomes })
+        Ok(GetCall { batch, groups, progress, ways, target, registrations: None, outcomes })
     }
 
     /// The same, to registered memory. For calls that are waited for only: until they return a device may write there.
@@ -230,14 +247,13 @@ impl<K: AsRef<[u8]>> Call for GetCall<'_, '_, K> {
                 }
                 continue;
             }
-            let way = match lane.connection(client, group.exchange.route) {
-                Ok(connection) => match connection.mapping().cloned() {
-                    Some(mapping) => Way::Mapped(mapping),
-                    None if connection.link().is_some() => Way::OneSided,
-                    None => Way::Sent,
-                },
+            let connection = match lane.connection(client, group.exchange.route) {
+                Ok(connection) => connection,
                 Err(error) => return Poll::Ready(Err(error)),
             };
+            let known = self.ways[at].take().filter(|(serial, _)| *serial == connection.serial);
+            let (_, way) =
+                &*self.ways[at].insert(known.unwrap_or_else(|| (connection.serial, Way::over(connection))));
             let request = GetRequest {
                 batch: self.batch,
                 indices: &group.indices,
@@ -259,7 +275,7 @@ impl<K: AsRef<[u8]>> Call for GetCall<'_, '_, K> {
                 outcomes: &mut self.outcomes,
             };
             let outcome = drive(&mut group.exchange, lane, client, &request, &mut receiver);
-            let is_local = matches!(receiver.way, Way::Mapped(_));
+            let is_local = matches!(way, Way::Mapped(_));
             let progress = &mut self.progress[at];
             let lease = Duration::from_millis(u64::from(progress.earliest_lease_ms));
             match outcome {
@@ -344,7 +360,7 @@ impl<K: AsRef<[u8]>> Request for GetRequest<'_, K> {
 }
 
 struct GetReceiver<'a, 'b, 'c> {
-    way: Way,
+    way: &'a Way,
     indices: &'a [u32],
     progress: &'a mut Progress,
     target: &'a mut Target<'b, 'c>,
@@ -365,7 +381,7 @@ impl GetReceiver<'_, '_, '_> {
         }
         let earliest_lease_ms = &mut self.progress.earliest_lease_ms;
         *earliest_lease_ms = (*earliest_lease_ms).min(descriptor.lease_ms.get());
-        match (&self.way, self.target.buffer(at, bytes)) {
+        match (self.way, self.target.buffer(at, bytes)) {
             (Way::OneSided, buffer) if bytes > SHORT_VALUE_BYTES => {
                 self.outcomes[at] = buffer.map(|_| {
                     self.progress.remote.values.push((index, descriptor.value_offset(), bytes));
