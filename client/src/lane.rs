@@ -19,6 +19,9 @@ use std::time::Duration;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
+/// Connections of a thread that take no further requests and have answers to come. One more, and the oldest ends.
+const MOST_ASIDE: usize = 4;
+
 /// A shard of one of the client's servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Route {
@@ -34,6 +37,8 @@ pub(crate) struct Lane {
     client_id: u64,
     /// By server, then by shard.
     connections: Vec<Vec<Option<Box<Connection>>>>,
+    /// Those that a value half written leaves good for nothing but the answers that are to come.
+    aside: Vec<(Route, Box<Connection>)>,
     pauses: Vec<Pause>,
     next_serial: u64,
     /// When the call that is being polled began to connect, if it did: what its deadline counts from.
@@ -77,6 +82,7 @@ fn open_lane(client: &Arc<ClientInner>, lanes: &mut Vec<(u64, Rc<RefCell<Lane>>)
         client: Arc::downgrade(client),
         client_id: client.id(),
         connections: std::iter::repeat_with(Vec::new).take(servers).collect(),
+        aside: Vec::new(),
         pauses: vec![Pause::default(); servers],
         next_serial: 1,
         connecting_since: None,
@@ -114,6 +120,9 @@ impl Lane {
     #[inline]
     pub fn connection(&mut self, client: &ClientInner, route: Route) -> Result<&mut Connection> {
         debug_assert_eq!(self.client_id, client.id());
+        if !self.aside.is_empty() {
+            self.sweep_aside();
+        }
         let (server, shard) = (usize::from(route.server), usize::from(route.shard));
         // The borrow checker can't see that a connection found is returned at once, hence the second look below.
         match self.connections.get(server).and_then(|shards| shards.get(shard)) {
@@ -131,20 +140,56 @@ impl Lane {
         self.connections.get_mut(usize::from(route.server))?.get_mut(usize::from(route.shard))?.as_deref_mut()
     }
 
-    /// The connection to `route` with this serial number, if it's still the one.
+    /// The connection to `route` with this serial number, if it's still the one, or set aside.
     #[inline]
     pub fn existing(&mut self, route: Route, serial: u64) -> Option<&mut Connection> {
         let shards = self.connections.get_mut(usize::from(route.server))?;
-        let connection = shards.get_mut(usize::from(route.shard))?.as_deref_mut()?;
-        (connection.serial == serial).then_some(connection)
+        let connection = shards.get_mut(usize::from(route.shard)).and_then(Option::as_deref_mut);
+        connection
+            .into_iter()
+            .chain(self.aside.iter_mut().map(|(_, connection)| &mut **connection))
+            .find(|connection| connection.serial == serial)
     }
 
     /// Ends the connection to `route` with this serial number.
     #[cold]
     pub fn close(&mut self, route: Route, serial: u64) {
-        if self.existing(route, serial).is_some() {
+        if self.open_connection(route).is_some_and(|connection| connection.serial == serial) {
             self.end(route);
         }
+        self.keep_aside(|connection| connection.serial != serial);
+    }
+
+    /// Makes way for another connection to `route` where the one with this serial number can take no further requests. What was asked over
+    /// it goes on; it ends with the last answer.
+    #[cold]
+    pub fn set_aside(&mut self, route: Route, serial: u64) {
+        if self.open_connection(route).is_some_and(|connection| connection.serial == serial)
+            && let Some(connection) =
+                self.connections[usize::from(route.server)][usize::from(route.shard)].take()
+        {
+            self.aside.push((route, connection));
+        }
+        self.keep_aside(Connection::has_pending);
+        if self.aside.len() > MOST_ASIDE {
+            let oldest = self.aside[0].1.serial;
+            self.keep_aside(|connection| connection.serial != oldest);
+        }
+    }
+
+    /// Ends those that were set aside and have had all their answers.
+    #[cold]
+    fn sweep_aside(&mut self) {
+        self.keep_aside(Connection::has_pending);
+    }
+
+    fn keep_aside(&mut self, is_kept: impl Fn(&Connection) -> bool) {
+        let changes = &mut self.changes;
+        self.aside.retain(|(_, connection)| {
+            let is_kept = is_kept(connection);
+            *changes += if is_kept { 0 } else { 1 + connection.news() };
+            is_kept
+        });
     }
 
     /// Makes a connection anew that had to do without RDMA, or without a lane of shared memory because all were taken. If that fails the old
@@ -186,7 +231,9 @@ impl Lane {
     /// polled is there nothing left for that call to see: a reply that came while another exchange was asked about is put by until its
     /// owner asks, and no socket tells of it a second time.
     pub fn news(&self) -> u64 {
-        let frames = self.connections.iter().flatten().flatten().map(|connection| connection.news());
+        let open = self.connections.iter().flatten().flatten();
+        let aside = self.aside.iter().map(|(_, connection)| connection);
+        let frames = open.chain(aside).map(|connection| connection.news());
         self.changes + frames.sum::<u64>()
     }
 
@@ -238,11 +285,12 @@ impl Lane {
             for (shard, connection) in shards.iter_mut().enumerate() {
                 let route = Route { server: server as u16, shard: shard as u16 };
                 if let (true, Some(connection)) = (routes.contains(&route), connection.as_deref_mut()) {
-                    let sleeper = Sleeper { set: connection.wait_set() };
-                    sleepers.push(sleeper);
+                    sleepers.push(Sleeper { set: connection.wait_set() });
                 }
             }
         }
+        let aside = self.aside.iter_mut().filter(|(route, _)| routes.contains(route));
+        sleepers.extend(aside.map(|(_, connection)| Sleeper { set: connection.wait_set() }));
         let mut may_sleep = !sleepers.is_empty();
         for sleeper in &mut sleepers {
             may_sleep &= sleeper.prepare();
@@ -265,19 +313,20 @@ impl Lane {
 
     /// Ends the connections among `routes`, over shared memory and RDMA, whose server has gone.
     fn close_gone(&mut self, routes: &[Route]) {
+        let is_gone = |connection: &mut Connection| match connection.wait_set() {
+            WaitSet::Shm { shm, .. } => !shm.after_sleep(),
+            WaitSet::Rdma { link, .. } => !link.is_peer_there(),
+            _ => false,
+        };
         for route in routes {
-            let shards = &mut self.connections[usize::from(route.server)];
-            if let Some(slot) = shards.get_mut(usize::from(route.shard))
-                && let Some(connection) = slot.as_deref_mut()
-                && match connection.wait_set() {
-                    WaitSet::Shm { shm, .. } => !shm.after_sleep(),
-                    WaitSet::Rdma { link } => !link.is_peer_there(),
-                    _ => false,
-                }
-            {
+            if self.open_connection(*route).is_some_and(is_gone) {
                 self.end(*route);
             }
         }
+        let aside = self.aside.iter_mut().filter(|(route, _)| routes.contains(route));
+        let gone: SmallVec<[u64; MOST_ASIDE]> =
+            aside.filter_map(|(_, connection)| is_gone(connection).then_some(connection.serial)).collect();
+        self.keep_aside(|connection| !gone.contains(&connection.serial));
     }
 }
 
@@ -291,7 +340,7 @@ impl Sleeper<'_> {
         match &mut self.set {
             WaitSet::Tcp { .. } => true,
             WaitSet::Shm { shm, .. } => shm.prepare_to_sleep(),
-            WaitSet::Rdma { link } => link.prepare_to_sleep(),
+            WaitSet::Rdma { link, .. } => link.prepare_to_sleep(),
             #[cfg(feature = "simulation")]
             WaitSet::Simulated => false,
         }
@@ -308,7 +357,7 @@ impl Sleeper<'_> {
                     shm.wake_sources().map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN));
                 polled.extend(sources);
             }
-            WaitSet::Rdma { link } => {
+            WaitSet::Rdma { link, .. } => {
                 let sources =
                     link.wake_sources().map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN));
                 polled.extend(sources);
@@ -322,6 +371,10 @@ impl Sleeper<'_> {
     fn longest_sleep(&self) -> Duration {
         match self.set {
             WaitSet::Shm { wants_room: true, .. } => Duration::from_micros(100),
+            // Room comes with a completion; that another call's value goes on too slowly, with nothing.
+            WaitSet::Tcp { wants_room: true, .. } | WaitSet::Rdma { wants_room: true, .. } => {
+                Duration::from_millis(1)
+            }
             _ => Duration::MAX,
         }
     }
@@ -330,7 +383,7 @@ impl Sleeper<'_> {
         match &mut self.set {
             WaitSet::Tcp { .. } => true,
             WaitSet::Shm { shm, .. } => shm.after_sleep(),
-            WaitSet::Rdma { link } => link.after_sleep(),
+            WaitSet::Rdma { link, .. } => link.after_sleep(),
             #[cfg(feature = "simulation")]
             WaitSet::Simulated => true,
         }

@@ -5,6 +5,9 @@
 //!
 //! A caller's buffers are written only inside `poll` and `wait`, so a [`Pending`] may be dropped or forgotten at any time:
 //! the call is then given up, and nobody writes into its buffers any more. A `Pending` belongs to the thread that made it.
+//!
+//! The value of a put goes out inside `poll` and `wait` too. One that is half written and not polled any more keeps other calls of its thread
+//! waiting for 10 ms; then they go over another connection, and the put ends with its owner's next polls, or never.
 
 use crate::call::get::{GetCall, Target};
 use crate::call::keys::{Flags, KeysCall};

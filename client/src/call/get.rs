@@ -91,8 +91,8 @@ pub(crate) struct GetCall<'a, 'b, K> {
     groups: KeyGroups,
     /// For each group.
     progress: SmallVec<[Progress; 1]>,
-    /// For each group how its values come, on which connection.
-    ways: SmallVec<[Option<(u64, Way)>; 1]>,
+    /// For each group how its values come over the connection that it was asked over.
+    ways: SmallVec<[Way; 1]>,
     target: Target<'a, 'b>,
     /// Of the memory that all of the caller's buffers lie in, if it's registered.
     registrations: Option<&'a Registrations>,
@@ -151,7 +151,7 @@ impl<'a, 'b, K: AsRef<[u8]>> GetCall<'a, 'b, K> {
     pub fn new(client: &ClientInner, batch: &'a [K], target: Target<'a, 'b>) -> Result<GetCall<'a, 'b, K>> {
         let groups = group(client, batch, size_of::<GetBody>())?;
         let progress = groups.iter().map(|_| Progress::default()).collect();
-        let ways = groups.iter().map(|_| None).collect();
+        let ways = groups.iter().map(|_| Way::Sent).collect();
         let outcomes = (0..batch.len()).map(|index| Err(Error::NotFound { index: index as u64 })).collect();
         Ok(GetCall { batch, groups, progress, ways, target, registrations: None, outcomes })
     }
@@ -247,13 +247,13 @@ impl<K: AsRef<[u8]>> Call for GetCall<'_, '_, K> {
                 }
                 continue;
             }
-            let connection = match lane.connection(client, group.exchange.route) {
-                Ok(connection) => connection,
-                Err(error) => return Poll::Ready(Err(error)),
-            };
-            let known = self.ways[at].take().filter(|(serial, _)| *serial == connection.serial);
-            let (_, way) =
-                &*self.ways[at].insert(known.unwrap_or_else(|| (connection.serial, Way::over(connection))));
+            if group.exchange.is_new() {
+                match lane.connection(client, group.exchange.route) {
+                    Ok(connection) => self.ways[at] = Way::over(connection),
+                    Err(error) => return Poll::Ready(Err(error)),
+                }
+            }
+            let way = &self.ways[at];
             let request = GetRequest {
                 batch: self.batch,
                 indices: &group.indices,

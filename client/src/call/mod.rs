@@ -85,6 +85,12 @@ impl Exchange {
         Exchange { route, asked: Instant::ZERO, boot_id: [0; 16], state: State::New, attempts: 0 }
     }
 
+    /// Not asked yet: which connection it goes over isn't settled.
+    #[inline]
+    pub fn is_new(&self) -> bool {
+        matches!(self.state, State::New)
+    }
+
     #[inline]
     pub fn is_done(&self) -> bool {
         matches!(self.state, State::Done)
@@ -130,7 +136,8 @@ impl Exchange {
             && let Some(connection) = lane.existing(self.route, serial)
             && !connection.abandon(request_id)
         {
-            lane.close(self.route, serial);
+            // What others have asked over it is still answered.
+            lane.set_aside(self.route, serial);
         }
         if let State::Reading { serial, reader: Some(reader), .. } = self.state
             && let Some(connection) = lane.existing(self.route, serial)
@@ -158,6 +165,17 @@ fn queue<'l>(
     Ok(Some(connection))
 }
 
+/// Has the next request to `route` go over another connection if one that is half written and doesn't go on is in its way.
+#[cold]
+fn make_way(lane: &mut Lane, route: Route) {
+    if let Some(connection) = lane.open_connection(route)
+        && connection.is_stuck()
+    {
+        let serial = connection.serial;
+        lane.set_aside(route, serial);
+    }
+}
+
 /// Queues a request that wasn't yet, where that can be done now, without looking for its answer: a call of several frames to one shard
 /// sends them together. Whatever stands in the way is [`drive`]'s to say.
 #[inline]
@@ -181,7 +199,11 @@ pub(crate) fn drive(
     if matches!(exchange.state, State::New) {
         match queue(exchange, lane, client, request) {
             Ok(Some(connection)) if !connection.holds_back() => {}
-            Ok(_) => return Poll::Pending,
+            Ok(Some(_)) => return Poll::Pending,
+            Ok(None) => {
+                make_way(lane, exchange.route);
+                return Poll::Pending;
+            }
             Err(error) => return finish(exchange, Err(error)),
         }
     }

@@ -31,12 +31,17 @@ use lanner_shared::wire::{self, MAX_VERSION, Opcode, body, header::Header, hello
 use lanner_shared::{Error, Result, ShardId};
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 use zerocopy::IntoBytes;
 
 /// Requests without an answer that a connection may have. More are refused, so that nothing grows without bound.
 const MAX_PENDING: usize = 4096;
 /// A payload of at most this many bytes is queued with its frame and goes out with it in one write.
 pub(crate) const QUEUED_PAYLOAD_BYTES: usize = 32 << 10;
+
+/// A value that has not gone on for so long, while another request waits for it, is left alone on its connection. Long against the pauses of
+/// a caller that polls its calls in turn.
+const WRITER_PATIENCE: Duration = Duration::from_millis(10);
 
 /// With this many bytes waiting, requests go out without waiting for more.
 const HELD_BACK_BYTES: usize = 16 << 10;
@@ -105,6 +110,8 @@ pub(crate) struct Connection {
     outbound_done: usize,
     /// The request whose payload is being written by its owner.
     writer: Option<Writer>,
+    /// How much of it was missing when another request first had to wait for just that, and when.
+    kept_waiting: Option<(u32, u64, Instant)>,
     current: Option<Current>,
     /// Frames that have come.
     frames: u64,
@@ -169,6 +176,7 @@ impl Connection {
             outbound: Vec::new(),
             outbound_done: 0,
             writer: None,
+            kept_waiting: None,
             current: None,
             frames: 0,
             touches: Vec::new(),
@@ -282,6 +290,28 @@ impl Connection {
     /// Whether the next request may be queued: no payload of another one is half way, and not too many are without an answer. Else a call waits.
     pub fn can_submit(&self) -> bool {
         self.writer.is_none() && self.pending.len() < MAX_PENDING
+    }
+
+    /// Whether requests of others are kept waiting by a value that hasn't gone on for [`WRITER_PATIENCE`]: its owner doesn't poll, and this
+    /// thread may be the only one that could. To be asked each time that [`Connection::can_submit`] says no.
+    #[cold]
+    pub fn is_stuck(&mut self) -> bool {
+        let Some(Writer { request_id, remaining }) = self.writer else { return false };
+        let now = Clock.now();
+        match self.kept_waiting {
+            Some((id, bytes, since)) if (id, bytes) == (request_id, remaining) => {
+                now.since(since) >= WRITER_PATIENCE
+            }
+            _ => {
+                self.kept_waiting = Some((request_id, remaining, now));
+                false
+            }
+        }
+    }
+
+    /// Whether answers are to come.
+    pub fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
     }
 
     /// Queues a request with the body that `encode` appends, for `payload`, which follows by
@@ -420,7 +450,7 @@ impl Connection {
         match &mut self.transport {
             Transport::Tcp(tcp) => WaitSet::Tcp { tcp, wants_room },
             Transport::Shm(shm) => WaitSet::Shm { shm, wants_room },
-            Transport::Rdma(rdma) => WaitSet::Rdma { link: rdma.stream_mut() },
+            Transport::Rdma(rdma) => WaitSet::Rdma { link: rdma.stream_mut(), wants_room },
             #[cfg(feature = "simulation")]
             Transport::Simulated(_) => WaitSet::Simulated,
         }
@@ -583,6 +613,7 @@ pub(crate) enum WaitSet<'a> {
     },
     Rdma {
         link: &'a mut rdma::link::RdmaLink,
+        wants_room: bool,
     },
     /// Looking at the clock is what lets a simulated world go on, so nobody sleeps in it.
     #[cfg(feature = "simulation")]

@@ -9,8 +9,13 @@ use std::time::Duration;
 
 /// Runs `test` over each transport, against one shard and against two.
 fn everywhere(test: impl Fn(&Client)) {
+    everywhere_with("64MiB", test);
+}
+
+/// [`everywhere`], with so much memory.
+fn everywhere_with(memory: &str, test: impl Fn(&Client)) {
     for shards in ["1", "2"] {
-        let server = TestServer::start(&["--shards", shards]);
+        let server = TestServer::start(&["--shards", shards, "--memory", memory]);
         for transport in transports() {
             test(&server.client(transport));
         }
@@ -325,6 +330,49 @@ fn rows_of_many_frames_come_right() {
             client.read_ranges(&keys, &ranges, &mut target).unwrap();
             assert!(is_right(&target), "by key");
         }
+    });
+}
+
+/// A value that its caller didn't poll for stood in the way of every other call of its thread, for ever if it was forgotten. Shows that others
+/// go round it, that it's stored all the same once its owner goes on, that forgotten ones change nothing for the calls behind them however
+/// many they are, and that one that is dropped leaves those alone that were asked over the same connection.
+#[test]
+fn a_value_half_written_stands_in_nobodys_way() {
+    // What waits for the rest of a value holds memory.
+    everywhere_with("512MiB", |client| {
+        let long = value(3, 16 << 20);
+        let items = [("half written", &long)];
+        let half_written = || {
+            // A server that is quick enough takes all of it at once.
+            let attempts = std::iter::repeat_with(|| {
+                let mut put = client.submit_upsert_batch(&items, PutOptions::default()).unwrap();
+                put.poll().is_pending().then_some(put)
+            });
+            attempts.take(1_000).flatten().next().expect("no buffer between takes 16 MiB at once")
+        };
+        let is_quick = || {
+            let started = Clock.now();
+            assert!(!client.exists(b"nobody's").unwrap());
+            client.upsert(b"another", b"value").unwrap();
+            assert_eq!(client.get(b"another").unwrap(), b"value");
+            assert!(Clock.now().since(started) < Duration::from_secs(2));
+        };
+        let put = half_written();
+        is_quick();
+        assert_eq!(put.wait().unwrap(), [Ok(())]);
+        assert!(client.get(b"half written").unwrap() == long);
+        for _ in 0..12 {
+            std::mem::forget(half_written());
+            is_quick();
+        }
+        let keys = ["another"];
+        let asked = client.submit_get_batch(&keys).unwrap();
+        let small = [("a third", b"value")];
+        let stored = client.submit_upsert_batch(&small, PutOptions::default()).unwrap();
+        drop(half_written());
+        is_quick();
+        assert_eq!(stored.wait().unwrap(), [Ok(())]);
+        assert_eq!(asked.wait().unwrap(), [Ok(b"value".to_vec())]);
     });
 }
 
