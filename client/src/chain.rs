@@ -13,10 +13,11 @@ use lanner_shared::{Error, Result};
 impl Client {
     /// How many leading blocks of the chain `keys` are there, as a snapshot of exactly those, leased and ready to read: block *i*
     /// is its key *i*. One round trip, to all shards at the same time. A gap counts as the end, whatever lies
-    /// behind it. An empty snapshot says that not even the first block is there. Counts as an access of each block found.
+    /// behind it. An empty snapshot says that not even the first block is there. Counts as an access of each block found. Blocks of a
+    /// server that can't be reached aren't there, as long as another one answers.
     ///
     /// # Errors
-    /// `InvalidArgument` or `InvalidKey` for what is no chain ([`chain::checked`]); what the servers say.
+    /// `InvalidArgument` or `InvalidKey` for what is no chain ([`chain::checked`]); what the servers say, and what stands in the way to all.
     pub fn match_chain<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Snapshot> {
         let mut matches = self.match_chains(&[keys])?;
         matches.pop().ok_or_else(|| Error::InvalidArgument("no chain".into()))

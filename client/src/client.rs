@@ -566,7 +566,8 @@ impl Client {
     }
 
     /// Reads ranges of the objects under `keys` as they are now: asks first, then reads. `Range::key` is a place in `keys`.
-    /// `NotFound` names a key that a range needs and that isn't there. Repeated once if a lease ends during the read.
+    /// `NotFound` names a key that a range needs and that isn't there; of keys that no range needs nobody is asked. Repeated once if a lease
+    /// ends during the read.
     pub fn read_ranges<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
@@ -580,6 +581,42 @@ impl Client {
             let mut call = ReadRangesCall::new(&self.inner, keys, ranges, destination)?;
             return run(&self.inner, &mut call);
         }
+        let mut places: Vec<Option<u32>> = vec![None; keys.len()];
+        ranges.iter().for_each(|range| places[range.key as usize] = Some(0));
+        if places.contains(&None) {
+            return self.read_some_keys(keys, places, ranges, destination);
+        }
+        self.read_once_or_twice(keys, ranges, destination)
+    }
+
+    /// [`Client::read_ranges`] of those keys that have a place in `places`, which is made anew here.
+    #[cold]
+    fn read_some_keys<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        mut places: Vec<Option<u32>>,
+        ranges: &[Range],
+        destination: &mut [u8],
+    ) -> Result<()> {
+        let needed: Vec<usize> = (0..keys.len()).filter(|key| places[*key].is_some()).collect();
+        (0..).zip(&needed).for_each(|(place, key)| places[*key] = Some(place));
+        let needed_keys: Vec<&K> = needed.iter().map(|key| &keys[*key]).collect();
+        let moved = |range: &Range| Range { key: places[range.key as usize].unwrap_or(0), ..*range };
+        let moved: Vec<Range> = ranges.iter().map(moved).collect();
+        match self.read_once_or_twice(&needed_keys, &moved, destination) {
+            Err(Error::NotFound { index }) => {
+                Err(Error::NotFound { index: needed.get(index as usize).map_or(index, |key| *key as u64) })
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn read_once_or_twice<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        ranges: &[Range],
+        destination: &mut [u8],
+    ) -> Result<()> {
         match self.read_once(keys, ranges, destination) {
             Err(Error::LeaseExpired { .. }) => self.read_once(keys, ranges, destination),
             outcome => outcome,
@@ -593,12 +630,15 @@ impl Client {
 
     /// Whether any of `keys` lies where this thread can read it itself, in shared memory or one-sided.
     fn reads_locally<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<bool> {
+        for (index, key) in keys.iter().enumerate() {
+            lanner_shared::key::checked(key.as_ref(), index)?;
+        }
         if self.inner.config.transport == TransportChoice::Tcp {
             return Ok(false);
         }
         with_lane(&self.inner, |lane| {
-            for (index, key) in keys.iter().enumerate() {
-                let key = lanner_shared::key::checked(key.as_ref(), index)?;
+            for key in keys {
+                let key = key.as_ref();
                 let route = self.inner.route(KeyHash::of(key));
                 let connection = lane.connection(&self.inner, route)?;
                 if connection.mapping().is_some() || connection.link().is_some() {

@@ -18,6 +18,13 @@ use std::time::Duration;
 /// [`LONGEST_PAUSE`]. So an engine whose store is down isn't slowed down by it.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// How long the next attempt may take where the last one has ended with its time, as against a frozen server; doubled with each further one up
+/// to the whole time-out. Longer than a live server takes for a handshake.
+const SHORT_ATTEMPT: Duration = Duration::from_millis(100);
+/// The pause before such an attempt is so many times as long as it may take: calls don't spend more than a tenth of their time on it.
+const PAUSES_OF_ATTEMPT: u32 = 9;
+/// But not longer than this, so that a server that is back is found.
+const LONGEST_PAUSE_OF_FROZEN: Duration = Duration::from_secs(10);
 
 /// Connections of a thread that take no further requests and have answers to come. One more, and the oldest ends.
 const MOST_ASIDE: usize = 4;
@@ -52,7 +59,24 @@ pub(crate) struct Lane {
 struct Pause {
     until: Instant,
     length: Duration,
+    /// How long the next attempt may take, of a server that let the last one's time pass.
+    attempt: Option<Duration>,
     error: Option<Error>,
+}
+
+impl Pause {
+    /// After an attempt that was allowed `allowed` and failed after `took`. `whole` is the time that an attempt has at most.
+    fn after(&mut self, error: Error, failed: Instant, took: Duration, allowed: Duration, whole: Duration) {
+        self.length = (self.length * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+        self.error = Some(error);
+        let mut pause = self.length;
+        if took >= allowed / 2 {
+            let attempt = self.attempt.map_or(SHORT_ATTEMPT, |last| last * 2).min(whole);
+            self.attempt = Some(attempt);
+            pause = pause.max((attempt * PAUSES_OF_ATTEMPT).min(LONGEST_PAUSE_OF_FROZEN));
+        }
+        self.until = failed.plus(pause);
+    }
 }
 
 thread_local! {
@@ -64,7 +88,10 @@ thread_local! {
 #[inline]
 pub(crate) fn with_lane<T>(client: &Arc<ClientInner>, act: impl FnOnce(&mut Lane) -> T) -> T {
     let lane = LANES.with(|lanes| {
-        let found = lanes.borrow().iter().find(|(id, _)| *id == client.id()).map(|(_, lane)| lane.clone());
+        // A handler of signals may make a call within another one of its thread's; it gets a lane of its own.
+        let is_free =
+            |(id, lane): &&(u64, Rc<RefCell<Lane>>)| *id == client.id() && lane.try_borrow_mut().is_ok();
+        let found = lanes.borrow().iter().find(is_free).map(|(_, lane)| lane.clone());
         found.unwrap_or_else(|| open_lane(client, &mut lanes.borrow_mut()))
     });
     let mut lane = lane.borrow_mut();
@@ -99,7 +126,7 @@ pub(crate) fn close_lane(client_id: u64) {
     // A thread that is ending has none any more. What is dropped here must not find the list borrowed.
     let closed = LANES.try_with(|lanes| {
         let mut lanes = lanes.borrow_mut();
-        lanes.iter().position(|(id, _)| *id == client_id).map(|at| lanes.swap_remove(at))
+        lanes.extract_if(.., |(id, _)| *id == client_id).collect::<Vec<_>>()
     });
     drop(closed);
 }
@@ -248,7 +275,9 @@ impl Lane {
         }
         let serial = self.next_serial;
         self.next_serial += 1;
-        let until = self.connect_until(client);
+        let attempt = self.pauses[server].attempt;
+        let whole = self.connect_until(client);
+        let until = attempt.map_or(whole, |attempt| whole.min(now.plus(attempt)));
         let outcome = client.connect_to(route, serial, until);
         let pause = &mut self.pauses[server];
         match outcome {
@@ -264,10 +293,8 @@ impl Lane {
             }
             Err(error) => {
                 let failed = Clock.now();
-                pause.length = (pause.length * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
-                // A frozen server costs a whole attempt. Calls must not spend most of their time on those.
-                pause.until = failed.plus(pause.length.max(failed.since(now)));
-                pause.error = Some(error.clone());
+                let whole = client.config().attempt_timeout();
+                pause.after(error.clone(), failed, failed.since(now), until.since(now), whole);
                 Err(error)
             }
         }
@@ -386,6 +413,38 @@ impl Sleeper<'_> {
             WaitSet::Rdma { link, .. } => link.after_sleep(),
             #[cfg(feature = "simulation")]
             WaitSet::Simulated => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server that was frozen for long held every thread up for half of its time. Shows that attempts to connect take a tenth of it at most,
+    /// or a sixth where they may take long and a server that is back is still to be found; and that one that refuses is asked again each second.
+    #[test]
+    fn a_frozen_server_costs_a_part_of_the_time() {
+        let (whole, error) = (Duration::from_secs(2), Error::ShuttingDown);
+        for takes_long in [true, false] {
+            let (mut pause, mut now, mut blocked) = (Pause::default(), Instant::ZERO, Duration::ZERO);
+            for round in 0..30 {
+                let allowed = pause.attempt.unwrap_or(whole);
+                let took = if takes_long { allowed } else { Duration::from_micros(50) };
+                blocked += if round > 0 { took } else { Duration::ZERO };
+                now = now.plus(took);
+                pause.after(error.clone(), now, took, allowed, whole);
+                assert!(pause.until.since(now) <= LONGEST_PAUSE_OF_FROZEN);
+                now = pause.until;
+                if round == 4 {
+                    assert!(blocked <= now.since(Instant::ZERO) / 10, "{blocked:?} of the first {now:?}");
+                }
+            }
+            assert!(blocked <= now.since(Instant::ZERO) / 6, "{blocked:?} of {now:?}");
+            assert_eq!(pause.attempt, takes_long.then_some(whole));
+            if !takes_long {
+                assert!(now.since(Instant::ZERO) <= 30 * LONGEST_PAUSE);
+            }
         }
     }
 }

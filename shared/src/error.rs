@@ -430,6 +430,15 @@ impl Error {
         }
     }
 
+    /// Whether it says that there is no way to a server, and nothing of what was asked.
+    #[must_use]
+    pub fn is_about_the_way(&self) -> bool {
+        matches!(
+            self,
+            Error::Unreachable { .. } | Error::ConnectionLost { .. } | Error::RdmaUnreachable { .. }
+        )
+    }
+
     /// The same error for the key or range at `index` of the caller's batch, where the error has such a place.
     #[must_use]
     pub fn at(self, index: u64) -> Error {

@@ -4,7 +4,7 @@
 //! not finished before the lease ended (promise P1). Over RDMA short values come with the descriptors, and longer ones are read one-sided
 //! under the same rule. Over TCP the server sends the values, of which it takes care itself.
 
-use super::keys::{Indices, KeyGroups, group, in_batch};
+use super::keys::{Indices, KeyGroups, group};
 use super::{Call, Exchange, Request, drive};
 use crate::client::ClientInner;
 use crate::connection::rdma::registration::{Region, Registrations};
@@ -169,6 +169,17 @@ impl<'a, 'b, K: AsRef<[u8]>> GetCall<'a, 'b, K> {
 }
 
 impl<K: AsRef<[u8]>> GetCall<'_, '_, K> {
+    /// What became of all keys of the group at `at`: other shards have answered, or will. The group is done.
+    #[cold]
+    fn fail(&mut self, at: usize, error: &Error) -> bool {
+        let group = &mut self.groups[at];
+        for index in &group.indices {
+            self.outcomes[*index as usize] = Err(error.clone().at(u64::from(*index)));
+        }
+        group.exchange.end();
+        true
+    }
+
     /// Moves the one-sided reads of the group at `at` on. Whether the group is done.
     fn read_remote(&mut self, at: usize, lane: &mut Lane, client: &ClientInner) -> Result<bool> {
         let (group, progress) = (&mut self.groups[at], &mut self.progress[at]);
@@ -187,7 +198,7 @@ impl<K: AsRef<[u8]>> GetCall<'_, '_, K> {
         match polled {
             Ok(Poll::Pending) => return Ok(false),
             Ok(Poll::Ready(())) if covers(*deadline) => {
-                group.exchange.end_reading();
+                group.exchange.end();
                 return Ok(true);
             }
             Ok(Poll::Ready(())) => {}
@@ -199,7 +210,7 @@ impl<K: AsRef<[u8]>> GetCall<'_, '_, K> {
             }
         }
         // What was read may be other objects' bytes, or isn't whole: none of it counts.
-        group.exchange.end_reading();
+        group.exchange.end();
         Ok(repeat_or_fail(&mut group.exchange, progress, &group.indices, &mut self.outcomes))
     }
 }
@@ -241,16 +252,16 @@ impl<K: AsRef<[u8]>> Call for GetCall<'_, '_, K> {
                 continue;
             }
             if group.exchange.reading_on().is_some() {
-                match self.read_remote(at, lane, client) {
-                    Ok(group_is_done) => is_done &= group_is_done,
-                    Err(error) => return Poll::Ready(Err(error)),
-                }
+                is_done &= self.read_remote(at, lane, client).unwrap_or_else(|error| self.fail(at, &error));
                 continue;
             }
             if group.exchange.is_new() {
                 match lane.connection(client, group.exchange.route) {
                     Ok(connection) => self.ways[at] = Way::over(connection),
-                    Err(error) => return Poll::Ready(Err(error)),
+                    Err(error) => {
+                        self.fail(at, &error);
+                        continue;
+                    }
                 }
             }
             let way = &self.ways[at];
@@ -280,7 +291,9 @@ impl<K: AsRef<[u8]>> Call for GetCall<'_, '_, K> {
             let lease = Duration::from_millis(u64::from(progress.earliest_lease_ms));
             match outcome {
                 Poll::Pending => is_done = false,
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(in_batch(error, &group.indices))),
+                Poll::Ready(Err(error)) => {
+                    self.fail(at, &error);
+                }
                 Poll::Ready(Ok(())) if is_local && !covers(client_deadline(group.exchange.asked, lease)) => {
                     // The copies may hold bytes of other objects: none of them counts.
                     is_done &=
@@ -292,10 +305,8 @@ impl<K: AsRef<[u8]>> Call for GetCall<'_, '_, K> {
                     let serial = lane.open_connection(group.exchange.route).map_or(0, |open| open.serial);
                     group.exchange.begin_reading(serial, None, false);
                     // At once: a thread that slept now would wait for what nobody has asked for.
-                    match self.read_remote(at, lane, client) {
-                        Ok(group_is_done) => is_done &= group_is_done,
-                        Err(error) => return Poll::Ready(Err(error)),
-                    }
+                    is_done &=
+                        self.read_remote(at, lane, client).unwrap_or_else(|error| self.fail(at, &error));
                 }
                 Poll::Ready(Ok(())) => {}
             }

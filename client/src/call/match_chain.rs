@@ -29,6 +29,8 @@ pub(crate) struct MatchCall<'a, K> {
     parts: SmallVec<[Part; 2]>,
     /// For each chain the keys of all its blocks as they're stored; made while the shards look them up.
     stored: SmallVec<[KeyList; 1]>,
+    /// Why no answer came from one of the shards, if any: its groups count as not there.
+    failure: Option<Error>,
     asked: lanner_shared::time::Instant,
 }
 
@@ -46,14 +48,13 @@ struct Part {
     groups: FrameOf<u32>,
     request_bytes: usize,
     reply_bytes: usize,
-    answer: Answer,
+    answer: Option<Answer>,
 }
 
 /// Something for each group of a frame.
 type FrameOf<T> = SmallVec<[T; GROUPS_OF_FRAME]>;
 
 /// What was said of a frame's groups.
-#[derive(Default)]
 struct Answer {
     /// Of each group the number of leading blocks that are there.
     numbers: FrameOf<u16>,
@@ -70,6 +71,7 @@ impl<'a, K: AsRef<[u8]>> MatchCall<'a, K> {
             groups: SmallVec::with_capacity(groups),
             parts: SmallVec::new(),
             stored: SmallVec::new(),
+            failure: None,
             asked: Clock.now(),
         };
         for (index, keys) in chains.iter().enumerate() {
@@ -109,7 +111,7 @@ impl<'a, K: AsRef<[u8]>> MatchCall<'a, K> {
                 groups: smallvec![group],
                 request_bytes,
                 reply_bytes,
-                answer: Answer::default(),
+                answer: None,
             }),
         }
     }
@@ -126,8 +128,8 @@ impl<'a, K: AsRef<[u8]>> MatchCall<'a, K> {
 
     /// A snapshot of the leading blocks of each chain that are there.
     pub fn into_snapshots(mut self, client: &Client) -> Result<Vec<Snapshot>> {
-        let answered_by =
-            self.parts.iter().map(|part| (part.exchange.route, part.exchange.boot_id)).collect();
+        let answered = self.parts.iter().filter(|part| part.answer.is_some());
+        let answered_by = answered.map(|part| (part.exchange.route, part.exchange.boot_id)).collect();
         let asked = Asked { at: self.asked, answered_by };
         let stored = std::mem::take(&mut self.stored);
         let found = self.found();
@@ -147,9 +149,9 @@ impl<'a, K: AsRef<[u8]>> MatchCall<'a, K> {
     fn found(&self) -> FrameOf<(Route, &[Descriptor])> {
         let mut found_of: FrameOf<(Route, &[Descriptor])> =
             smallvec![(Route { server: 0, shard: 0 }, [].as_slice()); self.groups.len()];
-        for part in &self.parts {
-            let mut rest = part.answer.found.as_slice();
-            for (group, number) in part.groups.iter().zip(&part.answer.numbers) {
+        for (part, answer) in self.parts.iter().filter_map(|part| Some((part, part.answer.as_ref()?))) {
+            let mut rest = answer.found.as_slice();
+            for (group, number) in part.groups.iter().zip(&answer.numbers) {
                 let (found, behind) = rest.split_at(usize::from(*number));
                 found_of[*group as usize] = (part.exchange.route, found);
                 rest = behind;
@@ -185,6 +187,10 @@ impl<K: AsRef<[u8]>> Call for MatchCall<'_, K> {
             match drive(&mut part.exchange, lane, client, &request, &mut receiver) {
                 Poll::Pending => is_done = false,
                 Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) if error.is_about_the_way() => {
+                    part.exchange.end();
+                    self.failure = Some(error);
+                }
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
             }
         }
@@ -192,7 +198,15 @@ impl<K: AsRef<[u8]>> Call for MatchCall<'_, K> {
         if self.stored.is_empty() {
             self.store_keys();
         }
-        if is_done { Poll::Ready(Ok(())) } else { Poll::Pending }
+        if !is_done {
+            return Poll::Pending;
+        }
+        // What some shards have is worth knowing though another can't be reached.
+        let has_answer = |part: &Part| part.answer.is_some();
+        match self.failure.take() {
+            Some(error) if !self.parts.iter().any(has_answer) => Poll::Ready(Err(error)),
+            _ => Poll::Ready(Ok(())),
+        }
     }
 
     fn each_exchange(&mut self, act: &mut dyn FnMut(&mut Exchange)) {
@@ -228,7 +242,7 @@ struct Collector<'a, K> {
     chains: &'a [&'a [K]],
     groups: &'a [Group],
     indices: &'a [u32],
-    answer: &'a mut Answer,
+    answer: &'a mut Option<Answer>,
 }
 
 impl<K> Receiver for Collector<'_, K> {
@@ -240,8 +254,8 @@ impl<K> Receiver for Collector<'_, K> {
                 return Err(Error::Malformed { reason: Malformation::Field, detail: number.get().into() });
             }
         }
-        *self.answer =
-            Answer { numbers: numbers.iter().map(|number| number.get()).collect(), found: found.to_vec() };
+        let numbers = numbers.iter().map(|number| number.get()).collect();
+        *self.answer = Some(Answer { numbers, found: found.to_vec() });
         Ok(())
     }
 

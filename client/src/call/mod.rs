@@ -111,9 +111,9 @@ impl Exchange {
         self.state = State::Reading { serial, reader, is_direct };
     }
 
-    /// All has been read.
+    /// All has been read, or nothing more is to come.
     #[inline]
-    pub fn end_reading(&mut self) {
+    pub fn end(&mut self) {
         self.state = State::Done;
     }
 

@@ -95,7 +95,7 @@ impl<'a, R: Ranges + ?Sized> OneSidedCall<'a, R> {
     /// A part has failed; the others are waited for, so that nothing stays under way for a call that nobody asks about any more.
     #[cold]
     fn fail(&mut self, part: usize, error: Error) {
-        self.parts[part].exchange.end_reading();
+        self.parts[part].exchange.end();
         self.failure.get_or_insert(error);
     }
 }
@@ -157,7 +157,7 @@ impl<R: Ranges + ?Sized> OneSidedCall<'_, R> {
         match part.reader.poll(link, &mut pieces, region) {
             Ok(Poll::Pending) => Ok(false),
             Ok(Poll::Ready(())) => {
-                part.exchange.end_reading();
+                part.exchange.end();
                 if part.has_changed(self.snapshot) { Err(Error::EpochChanged) } else { Ok(true) }
             }
             Err(_) => {

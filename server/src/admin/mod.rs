@@ -11,7 +11,7 @@ pub mod health;
 pub mod metrics;
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
 
@@ -26,6 +26,7 @@ use thiserror::Error;
 
 use crate::config::ServerConfig;
 use crate::config::memory_plan::MemoryPlan;
+use crate::server::bind::bind;
 use crate::shard::ShardStats;
 use crate::transport::stats::TransportStats;
 use board::Board;
@@ -70,7 +71,7 @@ impl Admin {
     /// An address that can't be had, with who may have it.
     pub fn serve(self, address: SocketAddr) -> Result<SocketAddr, AdminError> {
         let refused = |source: io::Error| AdminError { address, hint: hint(address, &source), source };
-        let listener = TcpListener::bind(address).map_err(refused)?;
+        let listener = bind(address).map_err(refused)?;
         listener.set_nonblocking(true).map_err(refused)?;
         let bound = listener.local_addr().map_err(refused)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(refused)?;

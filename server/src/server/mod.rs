@@ -2,6 +2,7 @@
 //!
 //! Everything that can be refused is refused here, before the first client is served, by an error that names the cure.
 
+pub mod bind;
 pub mod control;
 pub mod identity;
 pub mod rdma;
@@ -25,7 +26,7 @@ use lanner_shared::shm::segment_page::SEGMENT_PAGE_BYTES;
 use lanner_shared::time::{Clock, Instant};
 use socket_file::SocketFile;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -422,7 +423,7 @@ fn listen(config: &ServerConfig) -> Result<(Listeners, Vec<SocketAddr>), StartEr
             hint: listen_hint(&wanted, &source),
             source,
         };
-        let listener = TcpListener::bind(wanted).map_err(refused)?;
+        let listener = bind::bind(wanted).map_err(refused)?;
         listener.set_nonblocking(true).map_err(refused)?;
         // The system's default of 128 would turn a burst of clients away.
         rustix::net::listen(&listener, 4096).map_err(|error| refused(error.into()))?;

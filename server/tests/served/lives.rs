@@ -277,3 +277,42 @@ fn a_connection_that_is_made_later_has_a_time_of_its_own() {
         assert_eq!(client.transport_for(format!("key {number}").as_bytes()), Ok("tcp"), "{number}");
     }
 }
+
+/// With one of two servers gone every batch failed as a whole, and so did the question how much of a chain is there: an engine lost the cache
+/// of both. Shows that what the other one has is still had, in batches and in chains, and that a chain is an error only if nobody answers.
+#[test]
+fn one_dead_server_takes_only_its_own_keys() {
+    for transport in transports() {
+        let servers = [TestServer::start(&[]), TestServer::start(&[])];
+        let [one, other] = [servers[0].address(), servers[1].address()];
+        let client = Client::connect(&format!("lanner://{one},{other}?transport={transport}")).unwrap();
+        let keys: Vec<String> = (0..64).map(|i| format!("spread {i}")).collect();
+        let chain: Vec<Vec<u8>> = (0..320_u32).map(|i| i.to_le_bytes().to_vec()).collect();
+        for key in &keys {
+            client.put(key.as_bytes(), key.as_bytes()).unwrap();
+        }
+        let stored = client.put_chain(&chain, 0, &chain, PutOptions::default()).unwrap();
+        assert!(stored.iter().all(Result::is_ok));
+        assert_eq!(client.match_chain(&chain).unwrap().len(), 320, "{transport}");
+        let [one, other] = servers;
+        drop(other);
+        let values = client.get_batch(&keys).unwrap();
+        let is_right = |(key, value): (&String, &Result<Vec<u8>, Error>)| match value {
+            Ok(value) => *value == key.as_bytes(),
+            Err(error) => error.is_about_the_way(),
+        };
+        assert!(keys.iter().zip(&values).all(is_right), "{transport}: {values:?}");
+        let found = values.iter().filter(|value| value.is_ok()).count();
+        assert!((10..=54).contains(&found), "{transport}: {found} of 64");
+        let leading = client.match_chain(&chain).unwrap();
+        assert!(leading.len() < 320 && leading.len().is_multiple_of(32), "{transport}: {}", leading.len());
+        let length = |block| leading.value_bytes(block).unwrap_or(0);
+        assert!((0..leading.len()).all(|block| length(block) == 4));
+        drop(one);
+        let nobody = soon(|| match client.match_chain(&chain) {
+            Ok(_) => Err(Error::NotFound { index: 0 }),
+            Err(error) => Ok(error),
+        });
+        assert!(nobody.is_about_the_way(), "{transport}: {nobody}");
+    }
+}
