@@ -24,7 +24,7 @@ class EngramStore:
     """The Engram tables of one layer, in the store of ``store``. What goes wrong raises ``RuntimeError``, as in Mooncake, but says what."""
 
     def __init__(self, layer_id: int, config: EngramStoreConfig, store: MooncakeDistributedStore | None = None) -> None:
-        client = store.client if store is not None else None
+        client = _as_runtime_error(lambda: store.client) if store is not None else None
         self._store = _as_runtime_error(
             _EngramStore, client, layer_id, config.table_vocab_sizes, dtype="float32", embedding_dim=config.embedding_dim
         )

@@ -9,7 +9,10 @@ from typing import Any
 from .. import errors
 from .._lanner import Client, Snapshot
 from .absent import AbsentCalls
-from .codes import CODED, INTERNAL_ERROR, INVALID_PARAMS, LEASE_EXPIRED, OBJECT_NOT_FOUND, OK, RPC_FAIL, code_of, logger
+from .checks import are_memory, for_good, is_key, is_memory
+from .codes import (
+    CODED, INTERNAL_ERROR, INVALID_PARAMS, LEASE_EXPIRED, NO_AVAILABLE_HANDLE, OBJECT_NOT_FOUND, OK, RPC_FAIL, code_of, logger,
+)
 from .regions import Regions
 from .setup import arguments_of, bytes_of, url_of
 from .tensors import TensorCalls
@@ -22,7 +25,8 @@ _MAX_READS = 4
 class MooncakeDistributedStore(TensorCalls, AbsentCalls):
     """The class that programs written for Mooncake Store make. Calls answer with Mooncake's codes: 0 or more is good.
 
-    Before ``setup`` and after ``close`` every call fails with -1, and reads find nothing.
+    Before ``setup`` and after ``close`` every call that needs a server fails with -1 (``health_check``: 1), and reads find nothing; an
+    ``EngramStore`` of it raises ``RuntimeError``.
     """
 
     def __init__(self) -> None:
@@ -127,11 +131,16 @@ class MooncakeDistributedStore(TensorCalls, AbsentCalls):
         self, keys: list[str], addresses: list[list[int]], sizes: list[list[int]], replace: bool, config: ReplicateConfig | None
     ) -> list[int]:
         try:
-            if not len(keys) == len(addresses) == len(sizes) or not all(sum(parts) > 0 for parts in sizes):
+            if not len(keys) == len(addresses) == len(sizes):
                 return [INVALID_PARAMS] * len(keys)
-            pin = config.pin if config else None
-            outcomes = self._regions.put(self.client, keys, addresses, sizes, replace=replace, pin=pin)
-            return [OK if isinstance(outcome, bool) else code_of(outcome) for outcome in outcomes]
+            client, pin = self.client, config.pin if config else None
+
+            def put(keys: list[str], addresses: list[list[int]], sizes: list[list[int]]) -> list[int]:
+                outcomes = self._regions.put(client, keys, addresses, sizes, replace=replace, pin=pin)
+                return [OK if isinstance(outcome, bool) else code_of(outcome) for outcome in outcomes]
+
+            is_good = [are_memory(*places) and sum(places[1]) > 0 for places in zip(addresses, sizes)]
+            return for_good(is_good, put, keys, addresses, sizes)
         except CODED as error:
             return [code_of(error)] * len(keys)
 
@@ -216,10 +225,16 @@ class MooncakeDistributedStore(TensorCalls, AbsentCalls):
     ) -> list[int]:
         """Bytes read of each value, or why it wasn't."""
         try:
-            outcomes = self._regions.get(self.client, keys, all_buffer_ptrs, all_sizes)
+            if not len(keys) == len(all_buffer_ptrs) == len(all_sizes):
+                return [INVALID_PARAMS] * len(keys)
+            client = self.client
+
+            def get(keys: list[str], addresses: list[list[int]], sizes: list[list[int]]) -> list[int]:
+                return [_read_code(outcome) for outcome in self._regions.get(client, keys, addresses, sizes)]
+
+            return for_good(list(map(are_memory, all_buffer_ptrs, all_sizes)), get, keys, all_buffer_ptrs, all_sizes)
         except CODED as error:
             return [code_of(error)] * len(keys)
-        return [_read_code(outcome) for outcome in outcomes]
 
     def batch_get_into(self, keys: list[str], buffer_ptrs: list[int], sizes: list[int]) -> list[int]:
         return self.batch_get_into_multi_buffers(keys, [[address] for address in buffer_ptrs], [[size] for size in sizes])
@@ -247,18 +262,21 @@ class MooncakeDistributedStore(TensorCalls, AbsentCalls):
             for index, key_ranges in enumerate(zip(targets, sources, sizes, strict=True))
             for target, source, size in zip(*key_ranges, strict=True)
         ]
-        try:
-            self._read_ranges(keys, ranges, address)
-            return sizes
-        except CODED as error:
-            if not isinstance(error, (errors.NotFound, errors.InvalidArgument)):
-                return [[code_of(error)] * len(key_sizes) for key_sizes in sizes]
-        # One of them is missing or out of bounds: each by itself says which.
-        codes: list[list[int]] = [[] for _ in keys]
-        for index, source, size, target in ranges:
+        is_good = [min(source, target) >= 0 and is_memory(address + target, size) for _, source, size, target in ranges]
+        if all(is_good):
             try:
-                self._read_ranges([keys[index]], [(0, source, size, target)], address)
-                codes[index].append(size)
+                self._read_ranges(keys, ranges, address)
+                return sizes
+            except CODED as error:
+                if not isinstance(error, (errors.NotFound, ValueError)):
+                    return [[code_of(error)] * len(key_sizes) for key_sizes in sizes]
+        # One of them is missing, out of bounds or nowhere: each by itself says which.
+        codes: list[list[int]] = [[] for _ in keys]
+        for (index, source, size, target), good in zip(ranges, is_good):
+            try:
+                if good:
+                    self._read_ranges([keys[index]], [(0, source, size, target)], address)
+                codes[index].append(size if good else INVALID_PARAMS)
             except CODED as error:
                 codes[index].append(code_of(error))
         return codes
@@ -287,7 +305,8 @@ class MooncakeDistributedStore(TensorCalls, AbsentCalls):
         """Bytes read of each session's object, or why nothing was."""
         codes = []
         for key, addresses, sizes, sources in zip(keys, all_buffer_ptrs, all_sizes, all_src_offsets, strict=True):
-            if key not in self._reads or not len(addresses) == len(sizes) == len(sources):
+            is_good = are_memory(addresses, sizes) and len(sizes) == len(sources) and min(sources, default=0) >= 0
+            if key not in self._reads or not is_good:
                 codes.append(INVALID_PARAMS)
                 continue
             try:
@@ -307,13 +326,21 @@ class MooncakeDistributedStore(TensorCalls, AbsentCalls):
         """Takes memory for each value on this side; it's stored when the session ends."""
         if len(keys) != len(sizes):
             return [INVALID_PARAMS] * len(keys)
-        codes = []
-        for key, size in zip(keys, sizes):
-            is_good = size > 0 and key not in self._writes
-            if is_good:
-                self._writes[key] = bytearray(size)
-            codes.append(OK if is_good else INVALID_PARAMS)
-        return codes
+        try:
+            most = max(server["max_value_bytes"] for server in self.client.servers())
+        except CODED as error:
+            return [code_of(error)] * len(keys)
+        return [self._start_write(key, size, most) for key, size in zip(keys, sizes)]
+
+    def _start_write(self, key: str, size: int, most: int) -> int:
+        if not 0 < size <= most or not is_key(key) or key in self._writes:
+            return INVALID_PARAMS
+        try:
+            self._writes[key] = bytearray(size)
+        except MemoryError:
+            logger.warning("there is no memory for a value of %d bytes (answered as %d)", size, NO_AVAILABLE_HANDLE)
+            return NO_AVAILABLE_HANDLE
+        return OK
 
     def batch_put_from_multi_buffer_ranges(
         self, keys: list[str], all_buffer_ptrs: list[list[int]], all_sizes: list[list[int]], all_dst_offsets: list[list[int]]
@@ -321,10 +348,8 @@ class MooncakeDistributedStore(TensorCalls, AbsentCalls):
         codes = []
         for key, addresses, sizes, targets in zip(keys, all_buffer_ptrs, all_sizes, all_dst_offsets, strict=True):
             value = self._writes.get(key)
-            is_inside = value is not None and all(
-                0 <= target and 0 <= size and target + size <= len(value) for target, size in zip(targets, sizes)
-            )
-            if value is None or not is_inside or not len(addresses) == len(sizes) == len(targets):
+            is_inside = value is not None and all(0 <= target and target + size <= len(value) for target, size in zip(targets, sizes))
+            if value is None or not is_inside or not are_memory(addresses, sizes) or len(sizes) != len(targets):
                 codes.append(INVALID_PARAMS)
                 continue
             for address, size, target in zip(addresses, sizes, targets):
@@ -346,7 +371,9 @@ class MooncakeDistributedStore(TensorCalls, AbsentCalls):
 
     def batch_is_exist(self, keys: list[str]) -> list[int]:
         try:
-            return [int(is_there) for is_there in self.client.exists_batch(keys)]
+            client = self.client
+            exists = lambda keys: [int(is_there) for is_there in client.exists_batch(keys)]
+            return for_good(list(map(is_key, keys)), exists, keys)
         except CODED as error:
             return [code_of(error)] * len(keys)
 
@@ -363,7 +390,9 @@ class MooncakeDistributedStore(TensorCalls, AbsentCalls):
     def batch_remove(self, keys: list[str], force: bool = False) -> list[int]:
         """Removes each. No lease stands in the way, so ``force`` changes nothing."""
         try:
-            return [OK if was_there else OBJECT_NOT_FOUND for was_there in self.client.remove_batch(keys)]
+            client = self.client
+            remove = lambda keys: [OK if was_there else OBJECT_NOT_FOUND for was_there in client.remove_batch(keys)]
+            return for_good(list(map(is_key, keys)), remove, keys)
         except CODED as error:
             return [code_of(error)] * len(keys)
 
@@ -390,13 +419,13 @@ class MooncakeDistributedStore(TensorCalls, AbsentCalls):
     def batch_get_replica_desc(self, keys: list[str]) -> dict[str, list[ReplicaDescriptor]]:
         """One descriptor of each object there is. The endpoint is the server's address if there is only one server."""
         try:
-            sizes = self.client.size_batch(keys)
+            sizes = self.client.size_batch(keys, return_exceptions=True)
             servers = self.client.servers()
         except CODED as error:
             code_of(error)
             return {}
         endpoint = servers[0]["address"] if len(servers) == 1 else ""
-        return {key: [ReplicaDescriptor(Descriptor(size, endpoint))] for key, size in zip(keys, sizes) if size is not None}
+        return {key: [ReplicaDescriptor(Descriptor(size, endpoint))] for key, size in zip(keys, sizes) if isinstance(size, int)}
 
 
 def _read_code(outcome: Any) -> int:

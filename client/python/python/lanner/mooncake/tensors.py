@@ -10,15 +10,23 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import struct
 from typing import Any
 
+from .checks import for_good, is_memory
 from .codes import CODED, INVALID_PARAMS, OK, code_of
 from .types import ReplicateConfig
 
 _HEADER = struct.Struct("<8s16sI4x20Q")
 _MAGIC = b"LNRTENS1"
 HEADER_BYTES = _HEADER.size
+#: Types whose elements are nothing but their bytes. Others (quantized, of less than a byte) have more to them, and torch ends the process
+#: where they are made of bytes alone.
+_DTYPES = frozenset(
+    "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex32 complex64 complex128"
+    " float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu".split()
+)
 
 
 class NoTensor(ValueError):
@@ -31,8 +39,16 @@ def header_of(tensor: Any) -> bytes:
 
     if not isinstance(tensor, torch.Tensor) or not tensor.is_cpu or tensor.dim() > 20:
         raise NoTensor("give a torch tensor in main memory of at most 20 dimensions")
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name not in _DTYPES or tensor.layout != torch.strided:
+        raise NoTensor(f"a tensor of {tensor.dtype} and layout {tensor.layout} isn't stored: convert it, such as with dequantize() or to_dense()")
     lengths = [*tensor.shape, *[0] * (20 - tensor.dim())]
-    return _HEADER.pack(_MAGIC, str(tensor.dtype).removeprefix("torch.").encode(), tensor.dim(), *lengths)
+    return _HEADER.pack(_MAGIC, name.encode(), tensor.dim(), *lengths)
+
+
+def _elements_of(tensor: Any) -> Any:
+    """The tensor with its elements in its memory, in row-major order: not those of which they are conjugates, negatives or transposed."""
+    return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
 def tensor_in(memory: Any) -> Any:
@@ -43,13 +59,15 @@ def tensor_in(memory: Any) -> Any:
     if len(view) < HEADER_BYTES:
         raise NoTensor(f"{len(view)} bytes are no tensor")
     magic, name, dimensions, *lengths = _HEADER.unpack_from(view)
-    dtype = getattr(torch, name.rstrip(b"\0").decode("ascii", "replace"), None)
+    text = name.rstrip(b"\0").decode("ascii", "replace")
+    dtype = getattr(torch, text, None) if text in _DTYPES else None
     if magic != _MAGIC or not isinstance(dtype, torch.dtype) or dimensions > 20:
         raise NoTensor("the value is no tensor: its header is not one that put_tensor writes")
     shape = lengths[:dimensions]
-    count = 1
-    for length in shape:
-        count *= length
+    count = math.prod(shape)
+    # A length of 0 makes the others no shorter, and torch computes strides of all of them.
+    if math.prod(max(length, 1) for length in shape) * dtype.itemsize >= 1 << 63:
+        raise NoTensor(f"no tensor has the shape {shape}")
     if HEADER_BYTES + count * dtype.itemsize > len(view):
         raise NoTensor(f"a tensor of {dtype} and shape {shape} has more than the {len(view)} bytes of its value")
     if count == 0:
@@ -73,6 +91,18 @@ def _parts(key: str, tensor: Any, size: int, axis: int) -> list[tuple[str, Any]]
     return [(_part_key(key, rank, size), part) for rank, part in enumerate(tensor.chunk(size, axis))]
 
 
+def _is_tensor_at(address: int, size: int) -> bool:
+    """Whether memory of the caller's holds a tensor as it's stored."""
+    if not is_memory(address, size):
+        return False
+    try:
+        tensor_in((ctypes.c_ubyte * size).from_address(address))
+    except NoTensor as error:
+        code_of(error)
+        return False
+    return True
+
+
 class TensorCalls:
     """Needs ``client`` and ``_read`` of the class it's mixed into."""
 
@@ -86,7 +116,7 @@ class TensorCalls:
         for key, tensor in items:
             try:
                 header = bytearray(header_of(tensor))
-                data = tensor.detach().contiguous()
+                data = _elements_of(tensor)
                 addresses = [ctypes.addressof((ctypes.c_ubyte * len(header)).from_buffer(header)), data.data_ptr()]
                 sizes = [len(header), data.numel() * data.element_size()]
                 pin = config.pin if config else None
@@ -131,13 +161,10 @@ class TensorCalls:
 
     def _put_tensors_at(self, keys: list[str], addresses: list[int], sizes: list[int], *, replace: bool) -> list[int]:
         """Stores tensors that lie in memory as they are stored, header first."""
-        for address, size in zip(addresses, sizes):
-            try:
-                tensor_in((ctypes.c_ubyte * size).from_address(address))
-            except NoTensor as error:
-                return [code_of(error)] * len(keys)
+        if not len(keys) == len(addresses) == len(sizes):
+            return [INVALID_PARAMS] * len(keys)
         store = self.batch_upsert_from if replace else self.batch_put_from
-        return store(keys, addresses, sizes)
+        return for_good([_is_tensor_at(*place) for place in zip(addresses, sizes)], store, keys, addresses, sizes)
 
     # --- one tensor -------------------------------------------------------------------------------------------------------------------
 
