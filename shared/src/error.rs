@@ -38,7 +38,9 @@ pub enum Error {
     )]
     EpochChanged,
     /// A key is empty or too long.
-    #[error("key {index} of the call has {bytes} bytes; a key has 1 to 1024")]
+    #[error(
+        "key {index} of the call has {bytes} bytes; a key has 1 to 1024, a block of a chain has one of 1 to 990"
+    )]
     InvalidKey {
         /// Place of the key in the call.
         index: u64,

@@ -199,6 +199,13 @@ fn view_of_tensor<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>
     }
     let detached = tensor.call_method0(intern!(py, "detach"))?;
     detached.call_method0(intern!(py, "numpy")).or_else(|_| {
+        for lazily in ["is_conj", "is_neg"] {
+            if tensor.call_method0(lazily)?.is_truthy()? {
+                return Err(PyBufferError::new_err(
+                    "the tensor's memory doesn't hold its values but what they are the conjugates or negatives of; give tensor.resolve_conj().resolve_neg()",
+                ));
+            }
+        }
         // A type that numpy doesn't have, such as bfloat16.
         let bytes = py.import(intern!(py, "torch"))?.getattr(intern!(py, "uint8"))?;
         detached

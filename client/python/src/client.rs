@@ -6,11 +6,12 @@ use crate::errors::OrRaise;
 use crate::fork::{ForkSafe, Held};
 use crate::interrupt;
 use crate::keys::Key;
-use crate::outcomes::{found, list_of};
+use crate::outcomes::{BadKeys, found, list_of};
 use crate::ranges::ranges_of;
 use crate::registered::Registered;
 use crate::snapshot::Snapshot;
 use lanner_client::{Client as RustClient, ClientConfig, Pin, PutOptions};
+use lanner_shared::chain;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
@@ -41,8 +42,10 @@ impl Options {
             }
         };
         let seconds = |ttl: f64| {
-            Duration::try_from_secs_f64(ttl)
-                .map_err(|_| PyValueError::new_err(format!("a ttl of {ttl} seconds; it's a positive number")))
+            let duration = Duration::try_from_secs_f64(ttl).ok().filter(|duration| !duration.is_zero());
+            duration.ok_or_else(|| {
+                PyValueError::new_err(format!("a ttl of {ttl} seconds; it's a positive number"))
+            })
         };
         Ok(Options { ttl: ttl.map(seconds).transpose()?, pin, group })
     }
@@ -88,14 +91,15 @@ impl Client {
     ) -> PyResult<Bound<'py, PyList>> {
         check_lengths(keys.len(), values.len(), "values")?;
         let exports = values.iter().map(Export::of).collect::<PyResult<Vec<_>>>()?;
-        let items: Vec<(&[u8], &[u8])> =
-            keys.iter().zip(&exports).map(|(key, export)| (key.as_ref(), export.bytes())).collect();
+        let bad = BadKeys::of(keys, return_exceptions);
+        let items: Vec<(&[u8], &[u8])> = bad
+            .without(keys.iter().zip(&exports).map(|(key, export)| (key.as_ref(), export.bytes())).collect());
         let client = self.ours(py)?;
         let outcomes = py.detach(|| match replaces {
             true => client.upsert_batch(&items, options.as_rust()),
             false => client.put_batch(&items, options.as_rust()),
         });
-        stored(py, outcomes.or_raise(py)?, return_exceptions)
+        stored(py, bad.merged(outcomes.or_raise(py)?), return_exceptions)
     }
 }
 
@@ -179,7 +183,9 @@ impl Client {
         return_exceptions: bool,
     ) -> PyResult<Bound<'py, PyList>> {
         let client = self.ours(py)?;
-        let outcomes = py.detach(|| client.get_batch(&keys)).or_raise(py)?;
+        let bad = BadKeys::of(&keys, return_exceptions);
+        let keys = bad.without(keys);
+        let outcomes = bad.merged(py.detach(|| client.get_batch(&keys)).or_raise(py)?);
         list_of(py, outcomes, return_exceptions, &py.None().into_bound(py), |value| {
             Ok(PyBytes::new(py, &value).into_any())
         })
@@ -199,12 +205,15 @@ impl Client {
         buffers: Vec<Bound<'py, PyAny>>,
         return_exceptions: bool,
     ) -> PyResult<Bound<'py, PyList>> {
+        check_lengths(keys.len(), buffers.len(), "buffers")?;
         let mut exports = buffers.iter().map(Export::writable).collect::<PyResult<Vec<_>>>()?;
         buffer::check_apart(exports.iter().map(|export| (export.address(), export.len())))?;
-        let mut targets: Vec<&mut [u8]> = exports.iter_mut().map(Export::bytes_mut).collect();
+        let bad = BadKeys::of(&keys, return_exceptions);
+        let keys = bad.without(keys);
+        let mut targets: Vec<&mut [u8]> = bad.without(exports.iter_mut().map(Export::bytes_mut).collect());
         let client = self.ours(py)?;
         let outcomes = py.detach(|| client.get_into_batch(&keys, &mut targets)).or_raise(py)?;
-        read(py, outcomes, return_exceptions)
+        read(py, bad.merged(outcomes), return_exceptions)
     }
 
     fn exists(&self, py: Python<'_>, key: Key) -> PyResult<bool> {
@@ -240,8 +249,10 @@ impl Client {
         return_exceptions: bool,
     ) -> PyResult<Bound<'py, PyList>> {
         let client = self.ours(py)?;
+        let bad = BadKeys::of(&keys, return_exceptions);
+        let keys = bad.without(keys);
         let outcomes = py.detach(|| client.size_batch(&keys)).or_raise(py)?;
-        read(py, outcomes, return_exceptions)
+        read(py, bad.merged(outcomes), return_exceptions)
     }
 
     fn read_ranges(
@@ -325,13 +336,15 @@ impl Client {
         let spans = Span::all(&addresses, &sizes)?;
         check_lengths(keys.len(), spans.len(), "addresses")?;
         buffer::check_apart(addresses.into_iter().zip(sizes))?;
+        let bad = BadKeys::of(&keys, return_exceptions);
+        let (keys, spans) = (bad.without(keys), bad.without(spans));
         let client = self.ours(py)?;
         let outcomes = py.detach(|| {
             // SAFETY: the caller of this function answers for its addresses; they don't overlap.
             let mut targets = unsafe { addresses::targets(&spans) };
             client.get_into_batch(&keys, &mut targets)
         });
-        read(py, outcomes.or_raise(py)?, return_exceptions)
+        read(py, bad.merged(outcomes.or_raise(py)?), return_exceptions)
     }
 
     #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python")]
@@ -351,6 +364,8 @@ impl Client {
         let options = Options::new(ttl, pin, group)?;
         let spans = Span::all(&addresses, &sizes)?;
         check_lengths(keys.len(), spans.len(), "addresses")?;
+        let bad = BadKeys::of(&keys, return_exceptions);
+        let (keys, spans) = (bad.without(keys), bad.without(spans));
         let client = self.ours(py)?;
         let outcomes = py.detach(|| {
             // SAFETY: the caller of this function answers for its addresses.
@@ -362,7 +377,7 @@ impl Client {
                 false => client.put_batch(&items, options.as_rust()),
             }
         });
-        stored(py, outcomes.or_raise(py)?, return_exceptions)
+        stored(py, bad.merged(outcomes.or_raise(py)?), return_exceptions)
     }
 
     #[pyo3(signature = (keys, addresses, sizes, *, return_exceptions = false))]
@@ -377,12 +392,14 @@ impl Client {
         check_lengths(keys.len(), addresses.len(), "lists of addresses")?;
         let parts = Parts::all(&addresses, &sizes)?;
         buffer::check_apart(addresses.iter().flatten().copied().zip(sizes.iter().flatten().copied()))?;
+        let bad = BadKeys::of(&keys, return_exceptions);
+        let (keys, parts) = (bad.without(keys), bad.without(parts));
         let client = self.ours(py)?;
         let outcomes = py.detach(|| {
             // SAFETY: the caller of this function answers for its addresses; they don't overlap.
             unsafe { addresses::read_parts(&parts, |targets| client.get_into_batch(&keys, targets)) }
         });
-        read(py, outcomes.or_raise(py)?, return_exceptions)
+        read(py, bad.merged(outcomes.or_raise(py)?), return_exceptions)
     }
 
     #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python")]
@@ -402,6 +419,8 @@ impl Client {
         let options = Options::new(ttl, pin, group)?;
         check_lengths(keys.len(), addresses.len(), "lists of addresses")?;
         let parts = Parts::all(&addresses, &sizes)?;
+        let bad = BadKeys::of(&keys, return_exceptions);
+        let (keys, parts) = (bad.without(keys), bad.without(parts));
         let client = self.ours(py)?;
         let outcomes = py.detach(|| {
             // SAFETY: the caller of this function answers for its addresses.
@@ -412,7 +431,7 @@ impl Client {
                 false => client.put_batch(&items, options.as_rust()),
             }
         });
-        stored(py, outcomes.or_raise(py)?, return_exceptions)
+        stored(py, bad.merged(outcomes.or_raise(py)?), return_exceptions)
     }
 
     fn servers<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
@@ -458,8 +477,11 @@ impl Client {
 
 /// The keys under which the blocks of a chain are stored (docs/chains.md).
 #[pyfunction]
-pub fn stored_keys<'py>(py: Python<'py>, keys: Vec<Key>) -> Vec<Bound<'py, PyBytes>> {
-    lanner_client::chain::stored_keys(&keys).iter().map(|key| PyBytes::new(py, key)).collect()
+pub fn stored_keys<'py>(py: Python<'py>, keys: Vec<Key>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+    for (index, key) in keys.iter().enumerate() {
+        chain::checked(std::slice::from_ref(key)).map_err(|error| error.at(index as u64)).or_raise(py)?;
+    }
+    Ok(lanner_client::chain::stored_keys(&keys).iter().map(|key| PyBytes::new(py, key)).collect())
 }
 
 pub fn check_lengths(keys: usize, others: usize, name: &str) -> PyResult<()> {

@@ -2,7 +2,7 @@
 
 use crate::buffer::Export;
 use crate::client::Client;
-use crate::errors::OrRaise;
+use crate::errors::{OrRaise, engram_arguments};
 use crate::fork::{ForkSafe, Held};
 use crate::ids::Ids;
 use lanner_client::engram::{
@@ -89,6 +89,7 @@ impl EngramStore {
         let ids = Ids::of(row_ids)?;
         let rows = RowIds::new(ids.as_slice(), ids.shape()).or_raise(py)?;
         let mut export = Export::writable(out)?;
+        ids.check_apart_from(&export)?;
         let (store, target) = (self.ours(py)?, export.bytes_mut());
         let outcome = py.detach(|| match checked {
             true => store.lookup_checked_into(rows, target),
@@ -173,10 +174,19 @@ impl EngramSet {
         out: &Bound<'_, PyAny>,
         checked: bool,
     ) -> PyResult<()> {
+        if row_ids.len() != self.layers.len() {
+            let text = format!(
+                "{} arrays of row ids for {} layers; give each layer one",
+                row_ids.len(),
+                self.layers.len()
+            );
+            return Err(engram_arguments(py, text));
+        }
         let ids = row_ids.iter().map(Ids::of).collect::<PyResult<SmallVec<[Ids<'_>; 8]>>>()?;
         let rows = ids.iter().map(|ids| RowIds::new(ids.as_slice(), ids.shape()).or_raise(py));
         let rows = rows.collect::<PyResult<SmallVec<[RowIds<'_>; 8]>>>()?;
         let mut export = Export::writable(out)?;
+        ids.iter().try_for_each(|ids| ids.check_apart_from(&export))?;
         let freshness = if checked { Freshness::Checked } else { Freshness::Lease };
         let set = self.set.get(|| {
             let client = self.client.get().ours(py)?;

@@ -38,6 +38,11 @@ pub fn engram(py: Python<'_>, error: &EngramError) -> PyErr {
     made(py, "of_name", name, error.to_string(), &[])
 }
 
+/// The exception for what is wrong with the arguments of a look-up, in these words.
+pub fn engram_arguments(py: Python<'_>, text: String) -> PyErr {
+    made(py, "of_name", "EngramError", text, &[])
+}
+
 /// The exception for what is wrong with a sharded tensor.
 pub fn tensor(py: Python<'_>, error: &TensorError) -> PyErr {
     let name = match error {

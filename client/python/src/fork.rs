@@ -31,6 +31,11 @@ extern "C" fn in_child() {
     lanner_client::forget_lanes();
 }
 
+/// Forks between the process that loaded this module and this one: another number, another process.
+pub fn forks() -> u64 {
+    FORKS.load(Ordering::Relaxed)
+}
+
 /// Something that belongs to the process that made it.
 pub struct Owned<T> {
     forks: u64,
@@ -39,11 +44,11 @@ pub struct Owned<T> {
 
 impl<T> Owned<T> {
     pub fn new(value: T) -> Owned<T> {
-        Owned { forks: FORKS.load(Ordering::Relaxed), value: ManuallyDrop::new(value) }
+        Owned { forks: forks(), value: ManuallyDrop::new(value) }
     }
 
     fn is_ours(&self) -> bool {
-        self.forks == FORKS.load(Ordering::Relaxed)
+        self.forks == forks()
     }
 
     /// The value; if it came over from a parent, what `make` makes in its place.

@@ -1,6 +1,6 @@
 //! Row ids of Engram look-ups: int64 arrays of shape [B, L, H], or lists nested like that.
 
-use crate::buffer::Export;
+use crate::buffer::{self, Export};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
@@ -30,6 +30,17 @@ impl<'py> Ids<'py> {
             Ids::Array { export, .. } => export.integers(),
             Ids::Lists { ids, .. } => ids,
         }
+    }
+
+    /// `ValueError` if the ids lie in the memory of `out`: rows that are written there would change them while they're read.
+    pub fn check_apart_from(&self, out: &Export<'_>) -> PyResult<()> {
+        let Ids::Array { export, .. } = self else { return Ok(()) };
+        buffer::check_apart([(export.address(), export.len()), (out.address(), out.len())].into_iter())
+            .map_err(|_| {
+                PyValueError::new_err(
+                    "the row ids lie in the memory that the rows are written to; copy the ids first",
+                )
+            })
     }
 
     pub fn shape(&self) -> [usize; 3] {

@@ -1,26 +1,29 @@
 //! Signals during a call. Python's own handlers only leave a note, which the main thread reads between two instructions; a call that waits is
 //! one instruction, so it looks for notes itself. What a handler raises ends the call and is raised in its place.
 
+use crate::fork::forks;
 use pyo3::intern;
 use pyo3::prelude::*;
 use std::cell::{Cell, RefCell};
 
 thread_local! {
-    /// Whether this thread's calls look for notes, or needn't.
-    static IS_SET_UP: Cell<bool> = const { Cell::new(false) };
+    /// The process, by its number of forks, for which it's settled whether this thread's calls look for notes. The thread that forks is the
+    /// child's main thread, whichever it was of the parent's.
+    static SET_UP_IN: Cell<Option<u64>> = const { Cell::new(None) };
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
 }
 
 /// Has this thread's calls look for signals from now on, if it's the thread whose affair they are. The others mustn't: at the end of the
 /// interpreter they would wait for a lock that nobody gives up any more.
 pub fn heed_signals(py: Python<'_>) -> PyResult<()> {
-    if !IS_SET_UP.get() {
+    let process = Some(forks());
+    if SET_UP_IN.get() != process {
         let threading = py.import(intern!(py, "threading"))?;
         let current = threading.call_method0(intern!(py, "get_ident"))?;
         if threading.call_method0(intern!(py, "main_thread"))?.getattr(intern!(py, "ident"))?.eq(current)? {
             lanner_client::interrupt_calls_if(Some(has_raised));
         }
-        IS_SET_UP.set(true);
+        SET_UP_IN.set(process);
     }
     Ok(())
 }

@@ -2,21 +2,25 @@
 
 use crate::buffer::Export;
 use lanner_client::Range;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
 /// The ranges in `object`.
 pub fn ranges_of(object: &Bound<'_, PyAny>) -> PyResult<Vec<Range>> {
     if object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>() {
-        let tuples: Vec<(u32, u64, u64, u64)> = object.extract()?;
-        let range = |(key, source_offset, length, destination_offset)| Range {
-            key,
-            source_offset,
-            length,
-            destination_offset,
+        let lists: Vec<[Number; 4]> = object.extract()?;
+        let range = |(index, fields): (usize, [Number; 4])| {
+            let numbers = fields.map(|field| field.0);
+            let wrong =
+                || PyValueError::new_err(format!("range {index} has a number that is negative or too large"));
+            let [Some(key), Some(source_offset), Some(length), Some(destination_offset)] = numbers else {
+                return Err(wrong());
+            };
+            let key = u32::try_from(key).map_err(|_| wrong())?;
+            Ok(Range { key, source_offset, length, destination_offset })
         };
-        return Ok(tuples.into_iter().map(range).collect());
+        return lists.into_iter().enumerate().map(range).collect();
     }
     let export = Export::of_integers(object)?;
     let shape = export.shape();
@@ -26,6 +30,21 @@ pub fn ranges_of(object: &Bound<'_, PyAny>) -> PyResult<Vec<Range>> {
         )));
     }
     export.integers().chunks_exact(4).enumerate().map(|(index, fields)| range_of(index, fields)).collect()
+}
+
+/// An integer of Python's; none if it is negative or too large.
+struct Number(Option<u64>);
+
+impl<'py> FromPyObject<'_, 'py> for Number {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Number> {
+        match object.extract::<u64>() {
+            Ok(number) => Ok(Number(Some(number))),
+            Err(error) if error.is_instance_of::<PyOverflowError>(object.py()) => Ok(Number(None)),
+            Err(error) => Err(error),
+        }
+    }
 }
 
 fn range_of(index: usize, fields: &[i64]) -> PyResult<Range> {

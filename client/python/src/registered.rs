@@ -10,7 +10,7 @@ use crate::client::{Client, Options, check_lengths, read, stored};
 use crate::errors::OrRaise;
 use crate::fork::Owned;
 use crate::keys::Key;
-use crate::outcomes::found;
+use crate::outcomes::{BadKeys, found};
 use crate::ranges::ranges_of;
 use crate::snapshot::Snapshot;
 use lanner_client::{Freshness, Registered as RustRegistered, Registration};
@@ -111,9 +111,10 @@ impl Registered {
         return_exceptions: bool,
     ) -> PyResult<Bound<'py, PyList>> {
         check_lengths(keys.len(), places.len(), "places")?;
-        let places = self.ranges(&places)?;
+        let bad = BadKeys::of(&keys, return_exceptions);
+        let (keys, places) = (bad.without(keys), bad.without(self.ranges(&places)?));
         let outcomes = self.with(py, |memory| memory.get_into_batch(&keys, &places))?;
-        read(py, outcomes.or_raise(py)?, return_exceptions)
+        read(py, bad.merged(outcomes.or_raise(py)?), return_exceptions)
     }
 
     #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python")]
@@ -131,12 +132,14 @@ impl Registered {
     ) -> PyResult<Bound<'py, PyList>> {
         check_lengths(keys.len(), places.len(), "places")?;
         let options = Options::new(ttl, pin, group)?;
-        let items: Vec<(Key, Range<usize>)> = keys.into_iter().zip(self.ranges(&places)?).collect();
+        let bad = BadKeys::of(&keys, return_exceptions);
+        let items: Vec<(Key, Range<usize>)> =
+            bad.without(keys.into_iter().zip(self.ranges(&places)?).collect());
         let outcomes = self.with(py, |memory| match replace {
             true => memory.upsert_batch(&items, options.as_rust()),
             false => memory.put_batch(&items, options.as_rust()),
         })?;
-        stored(py, outcomes.or_raise(py)?, return_exceptions)
+        stored(py, bad.merged(outcomes.or_raise(py)?), return_exceptions)
     }
 
     #[pyo3(signature = (snapshot, ranges, *, checked = false))]

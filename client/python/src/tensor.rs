@@ -6,6 +6,7 @@ use crate::errors::OrRaise;
 use crate::fork::{ForkSafe, Held, Owned};
 use lanner_client::Dtype;
 use lanner_client::tensor::{ShardedTensor as RustTensor, TensorSlice as RustSlice, TensorSpec};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 /// A tensor in the store, cut along one axis into parts that different ranks write.
@@ -45,6 +46,7 @@ impl ShardedTensor {
         let py = client.py();
         let dtype = dtype.parse::<Dtype>().or_raise(py)?;
         let spec = match parts.extract::<usize>() {
+            Ok(0) => return Err(no_parts()),
             Ok(count) => TensorSpec::evenly(name, dtype, &shape, split_axis, count),
             Err(_) => {
                 TensorSpec { name: name.into(), dtype, shape, split_axis, part_lengths: parts.extract()? }
@@ -82,6 +84,9 @@ impl ShardedTensor {
         count: usize,
         index: usize,
     ) -> PyResult<TensorSlice> {
+        if count == 0 {
+            return Err(no_parts());
+        }
         let spec = &this.get().spec;
         let cut = TensorSpec::evenly(&spec.name, spec.dtype, &spec.shape, axis, count);
         let start: u64 = cut.part_lengths.iter().take(index).sum();
@@ -117,6 +122,10 @@ impl ShardedTensor {
     fn part_lengths(&self) -> Vec<u64> {
         self.spec.part_lengths.clone()
     }
+}
+
+fn no_parts() -> PyErr {
+    PyValueError::new_err("a tensor can't be cut into 0 parts; give 1 or more")
 }
 
 /// A slice of a tensor, ready to be read again and again. One read at a time: threads take a slice each.

@@ -95,6 +95,44 @@ def test_a_batch_keeps_its_places(client, name):
             call(keys[:2], others)
 
 
+def test_a_bad_key_stands_in_its_place(client, name):
+    """One key that can't be used to spoil the whole batch, also with return_exceptions."""
+    keys = ["", name + "a", "k" * 1025, name + "none", name + "a", ""]
+    client.upsert(name + "a", b"value")
+    memory = np.zeros(30, np.uint8)
+    addresses, sizes = [memory.ctypes.data + 5 * index for index in range(6)], [5] * 6
+    registered = client.register(bytearray(30))
+    places = [(5 * index, 5) for index in range(6)]
+    reads = [
+        lambda **more: client.get_batch(keys, **more),
+        lambda **more: client.size_batch(keys, **more),
+        lambda **more: client.get_into_batch(keys, [bytearray(5) for _ in keys], **more),
+        lambda **more: client.get_into_addresses(keys, addresses, sizes, **more),
+        lambda **more: client.get_into_parts(keys, [[each] for each in addresses], [[each] for each in sizes], **more),
+        lambda **more: registered.get_into_batch(keys, places, **more),
+    ]
+    for read in reads:
+        with pytest.raises(lanner.InvalidArgument, match="1 to 1024"):
+            read()
+        answers = read(return_exceptions=True)
+        assert [answer for index, answer in enumerate(answers) if index in (1, 3, 4)] in ([5, None, 5], [b"value", None, b"value"])
+        assert [(type(answers[index]), answers[index].index) for index in (0, 2, 5)] == [(lanner.InvalidArgument, index) for index in (0, 2, 5)]
+    assert memory.tobytes() == bytes(5) + b"value" + bytes(10) + b"value" + bytes(5)
+    # The error of an item names its place in the call, not that among the good ones.
+    assert client.get_into_batch(["", name + "a"], [bytearray(5), bytearray(1)], return_exceptions=True)[1].index == 1
+    writes = [
+        lambda: client.upsert_batch(["", name + "w"], [b"1", b"2"], return_exceptions=True),
+        lambda: client.put_batch(["", name + "w"], [b"1", b"2"], return_exceptions=True),
+        lambda: client.put_from_addresses(["", name + "w"], addresses[:2], sizes[:2], return_exceptions=True),
+        lambda: client.put_from_parts(["", name + "w"], [addresses[:1], addresses[1:2]], [[5], [5]], return_exceptions=True),
+        lambda: registered.put_batch(["", name + "w"], places[:2], replace=True, return_exceptions=True),
+    ]
+    for write, is_stored in zip(writes, (True, False, False, False, True)):
+        error, stored = write()
+        assert isinstance(error, lanner.InvalidArgument) and error.index == 0 and stored == is_stored
+    registered.close()
+
+
 def test_buffers_that_overlap_are_refused(client, name):
     client.upsert_batch([name + "a", name + "b"], [b"a" * 8, b"b" * 8])
     memory = np.zeros(16, np.uint8)
@@ -124,6 +162,14 @@ def test_ranges(client, name):
         client.read_ranges(keys, np.array([[0, -1, 1, 2]]), target)
     with pytest.raises(TypeError, match="int64"):
         client.read_ranges(keys, np.zeros((2, 4), np.int32), target)
+    client.read_ranges(keys, [[0, 7, 1, 2]], target)
+    assert target[2] == 7
+    for number in (-1, 1 << 64):
+        with pytest.raises(ValueError, match="range 1 .*negative"):
+            client.read_ranges(keys, [(0, 0, 1, 0), (0, number, 1, 2)], target)
+    for wrong in ([(0, 1.5, 1, 2)], [(0, 1, 1)], ["abcd"]):
+        with pytest.raises((TypeError, ValueError)):
+            client.read_ranges(keys, wrong, target)
 
 
 def test_list_and_longest_prefix(client, name):
@@ -230,3 +276,19 @@ def test_what_a_client_says_of_itself(client):
     assert server["shards"] == 1 and server["capacity_bytes"] > 0
     assert client.stats()[0][0] == server["address"]
     assert repr(client).startswith("lanner.Client('lanner://127.0.0.1:")
+
+
+def test_a_time_to_live_is_positive(client, name):
+    for ttl in (0, 0.0, -1, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="positive"):
+            client.upsert(name, b"", ttl=ttl)
+    client.upsert(name, b"", ttl=0.001)
+
+
+def test_the_key_of_a_block_is_shorter_than_others(client):
+    for call in (client.match_chain, lanner.stored_keys):
+        with pytest.raises(lanner.InvalidArgument, match="key 1 .* 991 bytes.* 1 to 990"):
+            call(["k", "k" * 991])
+        with pytest.raises(lanner.InvalidArgument, match="key 0"):
+            call([""])
+    assert lanner.stored_keys([]) == [] and len(lanner.stored_keys(["k"] * 5000)) == 5000

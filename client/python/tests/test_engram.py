@@ -114,3 +114,29 @@ def test_any_partition_of_a_tensor_can_be_read(client, name):
     assert tensor.remove()
     with pytest.raises(errors.MissingParts):
         lanner.ShardedTensor.open(client, name[-100:])
+
+
+def test_row_ids_in_the_memory_that_rows_are_written_to(store, client, tables):
+    """The rows that were written changed the ids that were still to be read, which ended in a panic."""
+    layers = lanner.EngramSet(client, [store])
+    memory = np.zeros(3 * 4 * 8 + 4 * 3 * 64, np.uint8)
+    ids = memory[:96].view(np.int64).reshape(1, 4, 3)
+    for overlapping in (memory[:768], memory[95:863]):
+        with pytest.raises(ValueError, match="copy the ids"):
+            store.lookup_into(ids, overlapping)
+        with pytest.raises(ValueError, match="copy the ids"):
+            layers.lookup_into([ids], overlapping)
+    beside = memory[96:]
+    store.lookup_into(ids, beside)
+    assert beside.tobytes() == expected(tables, ids).tobytes()
+    with pytest.raises(ValueError, match="2 arrays of row ids for 1 layers"):
+        layers.lookup_into([ids, ids], beside)
+
+
+def test_a_tensor_is_cut_into_one_part_or_more(client, layer):
+    with pytest.raises(ValueError, match="0 parts"):
+        lanner.ShardedTensor.create(client, f"none{layer}", "uint8", [4], parts=0)
+    tensor = lanner.ShardedTensor.create(client, f"one{layer}", "uint8", [4], parts=1)
+    with pytest.raises(ValueError, match="0 parts"):
+        tensor.partition(0, 0, 0)
+    tensor.remove()

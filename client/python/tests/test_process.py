@@ -204,6 +204,50 @@ def test_a_wait_can_be_interrupted(own_server, transport):
     assert output == "b'v'\n"
 
 
+INTERRUPTED_IN_CHILD = """
+import lanner, os, signal, sys, threading, time
+client = lanner.Client(sys.argv[1])
+client.upsert("k", b"v")
+def fork():
+    client.get("k")
+    child = os.fork()
+    if child == 0:
+        client.get("k")
+        print("ready", os.getpid(), flush=True)
+        sys.stdin.readline()
+        started = time.monotonic()
+        try:
+            client.get("k")
+        except KeyboardInterrupt:
+            print("interrupted", time.monotonic() - started, flush=True)
+        except lanner.LannerError as error:
+            print("unheard", error, flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+thread = threading.Thread(target=fork)
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_wait_can_be_interrupted_in_the_child_of_a_worker_thread(own_server, transport):
+    """The thread that forks is the child's main thread. As it wasn't the parent's, its calls didn't look for signals."""
+    command = [sys.executable, "-c", INTERRUPTED_IN_CHILD, own_server.url(transport, timeout="5s")]
+    parent = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    word, child = parent.stdout.readline().split()
+    assert word == "ready"
+    own_server.pause()
+    parent.stdin.write("\n")
+    parent.stdin.flush()
+    time.sleep(0.3)
+    os.kill(int(child), signal.SIGINT)
+    word, seconds = parent.stdout.readline().split(maxsplit=1)
+    own_server.resume()
+    assert word == "interrupted" and float(seconds) < 3
+    parent.communicate(timeout=10)
+
+
 def test_the_interpreter_may_end_while_reads_are_open(own_server):
     """Daemon threads wait for a paused server while the interpreter ends; it ends at once and without a crash."""
     script = """
