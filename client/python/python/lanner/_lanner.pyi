@@ -7,39 +7,45 @@ meanwhile is mixed with what is read. Every call that may wait releases the GIL 
 unless given); a ``KeyboardInterrupt`` comes up when it has ended. After an exception the contents of a buffer mean nothing.
 
 In batches each item has its outcome in its place, and a miss is ``None`` (of puts: ``False``, there was an object already). Whatever else
-went wrong with an item is raised; with ``return_exceptions=True`` it stands in the item's place instead.
+went wrong with an item is raised; with ``return_exceptions=True`` it stands in the item's place instead, also that its key is empty or too
+long. What is wrong with the call as a whole is raised in any case: arguments of a wrong type, lists of different lengths, memory that
+overlaps or can't be, a server that a batch needs and that can't be reached where the items of other servers aren't told apart, a chain with a
+bad key.
 
 Objects may be used by several threads, each of which has connections of its own. The child of a fork makes its connections anew when it
 first needs them.
 """
 
+import builtins
 from collections.abc import Sequence
-from typing import Any, Literal, overload
+from typing import Any, final, overload
 
-Key = str | bytes
-Buffer = Any
-#: ``(key index, source offset, length, destination offset)`` each, or an int64 array of shape [n, 4].
-Ranges = Sequence[tuple[int, int, int, int]] | Any
-Pin = Literal["none", "soft", "hard"]
+from typing_extensions import Self
 
+from .types import Buffer, Key, Pin, Ranges
+
+__all__ = [
+    "Client", "EngramSet", "EngramStore", "Registered", "ShardedTensor", "Snapshot", "TensorSlice", "__version__", "stored_keys",
+]
 __version__: str
 
 def stored_keys(keys: Sequence[Key]) -> list[bytes]:
     """The keys under which the blocks of a chain are stored (docs/chains.md)."""
 
+@final
 class Client:
     """A handle on one or more servers."""
 
-    def __init__(self, url: str = "lanner://127.0.0.1:7411") -> None:
+    def __new__(cls, url: str = "lanner://127.0.0.1:7411") -> Self:
         """Connects to ``lanner://HOST:PORT[,HOST:PORT...][?transport=auto|tcp|shm|rdma&tenant=...&token=...&timeout=5s]``; blocks until
-        each server has answered. Raises ``ConnectionFailed``, ``InvalidArgument``."""
+        each server has answered, so all of them must be there now; later each may go and come back. Raises ``ConnectionFailed``, ``InvalidArgument``."""
 
     @property
     def url(self) -> str:
         """The servers and the transport, without tenant and token."""
 
     def put(self, key: Key, value: Buffer, *, ttl: float | None = None, pin: Pin | None = None, group: Key | None = None) -> None:
-        """Stores ``value`` (copied before the call returns); ``AlreadyExists`` if there is an object. ``ttl`` in seconds, rounded up to
+        """Stores ``value`` (copied before the call returns); ``AlreadyExists`` if there is an object. ``ttl`` in seconds, more than 0, rounded up to
         whole ones. ``pin``: ``"soft"`` is evicted last, ``"hard"`` not before its ``ttl``, which it must have. ``group``: the epoch group
         that a change of this object is announced to. Raises ``Busy`` if the store is full."""
 
@@ -55,7 +61,7 @@ class Client:
         pin: Pin | None = None,
         group: Key | None = None,
         return_exceptions: bool = False,
-    ) -> list[bool]:
+    ) -> builtins.list[bool]:
         """``put`` of each; ``False`` where there was an object already. Items don't depend on each other."""
 
     def upsert_batch(
@@ -67,13 +73,13 @@ class Client:
         pin: Pin | None = None,
         group: Key | None = None,
         return_exceptions: bool = False,
-    ) -> list[bool]:
+    ) -> builtins.list[bool]:
         """``upsert`` of each; ``True`` for each that was stored."""
 
     def get(self, key: Key) -> bytes | None:
         """The value, or ``None`` if there is no object, which is not the same as ``b""``. Copies twice; see ``get_into``."""
 
-    def get_batch(self, keys: Sequence[Key], *, return_exceptions: bool = False) -> list[bytes | None]:
+    def get_batch(self, keys: Sequence[Key], *, return_exceptions: bool = False) -> builtins.list[bytes | None]:
         """``get`` of each key, in their order."""
 
     def get_into(self, key: Key, buffer: Buffer) -> int | None:
@@ -82,32 +88,32 @@ class Client:
 
     def get_into_batch(
         self, keys: Sequence[Key], buffers: Sequence[Buffer], *, return_exceptions: bool = False
-    ) -> list[int | None]:
+    ) -> builtins.list[int | None]:
         """``get_into`` of each key and its buffer. ``ValueError`` if two buffers overlap."""
 
     def exists(self, key: Key) -> bool:
         """Whether there is an object. Extends no lease and counts as no access."""
 
-    def exists_batch(self, keys: Sequence[Key]) -> list[bool]:
+    def exists_batch(self, keys: Sequence[Key]) -> builtins.list[bool]:
         """``exists`` of each key."""
 
     def remove(self, key: Key) -> bool:
         """Removes the object; whether there was one. Readers that hold a lease on it go on reading."""
 
-    def remove_batch(self, keys: Sequence[Key]) -> list[bool]:
+    def remove_batch(self, keys: Sequence[Key]) -> builtins.list[bool]:
         """``remove`` of each key."""
 
     def size(self, key: Key) -> int | None:
         """Length of the value in bytes, or ``None``. Counts as an access."""
 
-    def size_batch(self, keys: Sequence[Key], *, return_exceptions: bool = False) -> list[int | None]:
+    def size_batch(self, keys: Sequence[Key], *, return_exceptions: bool = False) -> builtins.list[int | None]:
         """``size`` of each key."""
 
     def read_ranges(self, keys: Sequence[Key], ranges: Ranges, buffer: Buffer) -> None:
         """Reads ranges of the objects as they are now. ``NotFound`` with the ``index`` of the key that is missing; ``InvalidArgument`` with
         that of a range that is out of bounds, before anything is read."""
 
-    def list(self, prefix: Key = b"", *, limit: int | None = None) -> list[tuple[bytes, int]]:
+    def list(self, prefix: Key = ..., *, limit: int | None = None) -> builtins.list[tuple[bytes, int]]:
         """Keys that begin with ``prefix`` and the lengths of their values, in the order of keys."""
 
     def longest_prefix(self, key: Key) -> bytes | None:
@@ -134,12 +140,12 @@ class Client:
         pin: Pin | None = None,
         group: Key | None = None,
         return_exceptions: bool = False,
-    ) -> list[bool]:
+    ) -> builtins.list[bool]:
         """Stores the blocks of the chain ``keys`` from block ``start`` on; ``False`` for those that are there already."""
 
     def get_into_addresses(
         self, keys: Sequence[Key], addresses: Sequence[int], sizes: Sequence[int], *, return_exceptions: bool = False
-    ) -> list[int | None]:
+    ) -> builtins.list[int | None]:
         """``get_into_batch`` to memory named by its address. The caller answers for it: it must be there, and used by nobody else, until
         the call has returned; else the process ends in a crash or in wrong bytes."""
 
@@ -154,7 +160,7 @@ class Client:
         pin: Pin | None = None,
         group: Key | None = None,
         return_exceptions: bool = False,
-    ) -> list[bool]:
+    ) -> builtins.list[bool]:
         """``put_batch`` (with ``replace``: ``upsert_batch``) from memory named by its address, for which the caller answers."""
 
     def get_into_parts(
@@ -164,7 +170,7 @@ class Client:
         sizes: Sequence[Sequence[int]],
         *,
         return_exceptions: bool = False,
-    ) -> list[int | None]:
+    ) -> builtins.list[int | None]:
         """As ``get_into_addresses``, each value spread over several pieces of memory in order. Values of more than one piece are copied
         once more; where that matters, read ranges of a snapshot."""
 
@@ -179,21 +185,22 @@ class Client:
         pin: Pin | None = None,
         group: Key | None = None,
         return_exceptions: bool = False,
-    ) -> list[bool]:
+    ) -> builtins.list[bool]:
         """As ``put_from_addresses``, each value put together from several pieces of memory."""
 
-    def servers(self) -> list[dict[str, Any]]:
+    def servers(self) -> builtins.list[dict[str, Any]]:
         """Each server: ``address``, ``boot_id``, ``shards``, ``capacity_bytes``, ``max_value_bytes``, ``lease_ms``. Asks nothing."""
 
-    def stats(self) -> list[tuple[str, str]]:
+    def stats(self) -> builtins.list[tuple[str, str]]:
         """What each shard says of itself: the server's address, and a JSON object."""
 
-    def rdma_failures(self) -> list[tuple[str, int, str]]:
+    def rdma_failures(self) -> builtins.list[tuple[str, int, str]]:
         """Where RDMA was tried and has failed, so that calls go over TCP: the server's address, how often, and why the last time."""
 
     def transport_for(self, key: Key) -> str:
         """``"shm"``, ``"rdma"`` or ``"tcp"``: what this thread's connection for ``key`` uses. Connects if need be."""
 
+@final
 class Snapshot:
     """Leased descriptors of a set of objects. Made by ``Client.prepare_snapshot`` and ``Client.match_chain``."""
 
@@ -219,6 +226,7 @@ class Snapshot:
     def __len__(self) -> int:
         """Number of objects."""
 
+@final
 class Registered:
     """Memory that devices read to and put from directly, made by ``Client.register``. The memory can't be resized meanwhile, and servers of the
     client can read it. Places are ``(start, length)`` in bytes. Threads may share it, but one call waits for the other. After a fork the child
@@ -263,11 +271,13 @@ class EngramStore:
     """The Engram tables of one layer, one for each head. Look-ups read through a cached snapshot and ask no server."""
 
     @overload
-    def __init__(self, client: Client | None, layer: int, table_vocab_sizes: Sequence[int], *, row_bytes: int) -> None: ...
+    def __new__(
+        cls, client: Client | None, layer: int, table_vocab_sizes: Sequence[int], *, row_bytes: int, dtype: None = None, embedding_dim: None = None
+    ) -> Self: ...
     @overload
-    def __init__(
-        self, client: Client | None, layer: int, table_vocab_sizes: Sequence[int], *, dtype: str, embedding_dim: int
-    ) -> None:
+    def __new__(
+        cls, client: Client | None, layer: int, table_vocab_sizes: Sequence[int], *, row_bytes: None = None, dtype: str, embedding_dim: int
+    ) -> Self:
         """``table_vocab_sizes``: rows of each head's table. ``dtype`` as torch names it. Without a client: metadata only."""
 
     def populate(self, tables: Sequence[Buffer]) -> None:
@@ -295,16 +305,18 @@ class EngramStore:
     @property
     def keys(self) -> list[str]: ...
 
+@final
 class EngramSet:
     """The Engram tables of several layers, looked up in one batch."""
 
-    def __init__(self, client: Client, stores: Sequence[EngramStore]) -> None: ...
+    def __new__(cls, client: Client, stores: Sequence[EngramStore]) -> Self: ...
     def lookup_into(self, row_ids: Sequence[Any], out: Buffer, *, checked: bool = False) -> None:
         """``row_ids`` has ids for each layer; ``out`` gets the rows of the first layer, then those of the second, and so on."""
 
     @property
     def layers(self) -> list[int]: ...
 
+@final
 class ShardedTensor:
     """A tensor in the store, cut along one axis into parts that different ranks write and of which any rank reads any partition."""
 
@@ -343,8 +355,11 @@ class ShardedTensor:
     @property
     def part_lengths(self) -> list[int]: ...
 
+@final
 class TensorSlice:
-    """A slice of a tensor, to be read again and again. One read at a time: threads take a slice each (``RuntimeError`` otherwise)."""
+    """A slice of a tensor, to be read again and again. What is read may be one lease old, each part for itself: parts that were written again since, or
+    removed, are seen when the lease has ended; a slice made now reads what is there now. One read at a time: threads take a slice each
+    (``RuntimeError`` otherwise)."""
 
     def read_into(self, buffer: Buffer) -> None:
         """Reads the slice, row-major, to ``buffer``, which is exactly as large. ``MissingParts``, ``TensorError``."""
