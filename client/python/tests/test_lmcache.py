@@ -74,6 +74,15 @@ def test_objects_come_back(adapter):
     assert adapter.report_status()["is_healthy"]
 
 
+def test_one_bad_object_keeps_no_other_from_being_stored(adapter):
+    keys = [key(1), key(2, model_name="m" * 2000), key(3)]
+    assert not store(adapter, keys, [memory(b"x" * 10)] * 3).is_successful()
+    assert adapter.get_usage().total_bytes_used == 20
+    task = adapter.submit_lookup_and_lock_task(keys, {})
+    wait(adapter.get_lookup_and_lock_event_fd())
+    assert bits(adapter.query_lookup_and_lock_result(task), 3) == [True, False, True]
+
+
 def test_names_differ_in_everything_that_keys_differ_in(adapter, server):
     keys = [
         key(1), key(2), key(1, model_name="org/model1"), key(1, kv_rank=2), key(1, object_group_id=1), key(1, cache_salt="a"),

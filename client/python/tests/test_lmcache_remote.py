@@ -74,6 +74,17 @@ def test_chunks_come_back(server, name):
     asyncio.run(use())
 
 
+def test_one_bad_chunk_keeps_no_other_from_being_stored(server, name):
+    connector, allocator = connector_for(server.url(), name)
+    ours = connector.getWrappedConnector()
+    long = CacheEngineKey("m" * 2000, 1, 0, 1, torch.float16)
+    objects = [memory(connector, allocator, number) for number in range(2)]
+    asyncio.run(ours.batched_put([long, key(1)], objects))
+    assert ours.exists_sync(key(1))
+    # What can't be put at all is no error of the engine's, either.
+    asyncio.run(ours.batched_put([key(2), key(3)], objects[:1]))
+
+
 def test_a_partial_chunk_has_its_own_shape(server, name):
     connector, allocator = connector_for(server.url(), name)
     ours = connector.getWrappedConnector()

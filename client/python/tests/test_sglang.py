@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import enum
 import importlib
+import logging
 import sys
 import time
 import types
@@ -280,7 +281,7 @@ def test_a_name_space_describes_itself_and_can_be_cleared(client):
     from lanner.naming import DESCRIPTIONS, Namespace
 
     space = Namespace("test", {"transport": client.url})
-    space.announce(client)
+    space.announce(client, logging.getLogger("lanner.sglang"))
     assert client.get(DESCRIPTIONS + space.prefix) == space.description.encode()
     for start in (0, 2500):
         keys = [space.key(str(page)) for page in range(start, start + 2500)]

@@ -275,3 +275,18 @@ def test_a_tier_without_its_store(parts, own_server):
     assert tier.lookup(b"k", None) == parts.tier.LookupResult.MISS
     assert {job: result.success for job, result in finish(tier).items()} == {1: False, 2: False}
     tier.shutdown()
+
+
+def test_what_is_logged_is_what_vllm_shows(parts, client, name, caplog):
+    """vLLM shows what is logged below ``vllm``. The name space was logged elsewhere, so nobody saw it; a failure a step is one line in ten seconds."""
+    import logging
+
+    from lanner.naming import Namespace
+
+    log = sys.modules["lanner.vllm.log"]
+    with caplog.at_level(logging.INFO, "vllm"):
+        Namespace("vllm", {"test": name}).announce(client, log.logger)
+        limited = log.Limited()
+        for number in range(100):
+            limited.warn("failed: %s", number)
+    assert [(record.name.split(".")[0], record.getMessage()[:10]) for record in caplog.records] == [("vllm", "name space"), ("vllm", "failed: 0")]

@@ -14,10 +14,11 @@ import pytest
 import lanner
 
 # Without `lanner.vllm`, which imports vLLM.
-_spec = importlib.util.spec_from_file_location("plan", Path(lanner.__file__).parent / "vllm" / "plan.py")
+_spec = importlib.util.spec_from_file_location("lanner.vllm.plan", Path(lanner.__file__).parent / "vllm" / "plan.py")
 plan = importlib.util.module_from_spec(_spec)
-sys.modules["plan"] = plan
+sys.modules["plan"] = sys.modules["lanner.vllm.plan"] = plan
 _spec.loader.exec_module(plan)
+del sys.modules["lanner.vllm.plan"]
 
 BLOCK = 4
 

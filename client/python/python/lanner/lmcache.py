@@ -12,21 +12,22 @@ miss, which LMCache expects.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from lmcache.lmcache_native import Bitmap
+from lmcache.logging import init_logger
 from lmcache.v1.distributed.internal_api import L2StoreResult
 from lmcache.v1.distributed.l2_adapters.base import L2AdapterInterface
 from lmcache.v1.platform import create_event_notifier
 
 from . import _lanner, errors
 from .naming import Namespace
+from .settings import DEFAULT_URL
 
-logger = logging.getLogger("lanner.lmcache")
+logger = init_logger("lanner.lmcache")
 
 
 class LannerL2Adapter(L2AdapterInterface):
@@ -34,9 +35,9 @@ class LannerL2Adapter(L2AdapterInterface):
 
     def __init__(self, adapter_params: dict[str, Any], l1_memory_desc: Any = None) -> None:
         super().__init__()
-        self.client = _lanner.Client(adapter_params.get("url", "lanner://127.0.0.1:7411"))
+        self.client = _lanner.Client(adapter_params.get("url", DEFAULT_URL))
         self.namespace = Namespace("lmcache", {"namespace": adapter_params.get("namespace")})
-        self.namespace.announce(self.client)
+        self.namespace.announce(self.client, logger)
         self._stored, self._found, self._loaded = (create_event_notifier() for _ in range(3))
         self._writer = ThreadPoolExecutor(1, "lanner-l2-store")
         self._reader = ThreadPoolExecutor(1, "lanner-l2-load")
@@ -82,12 +83,15 @@ class LannerL2Adapter(L2AdapterInterface):
         result = L2StoreResult(False, 0)
         try:
             values = [each.byte_array for each in objects]
-            put = self.client.put_batch(self._names(keys), values)
+            put = self.client.put_batch(self._names(keys), values, return_exceptions=True)
             sizes = [memoryview(value).nbytes for value in values]
-            new = [index for index, was_new in enumerate(put) if was_new]
+            new = [index for index, was_new in enumerate(put) if was_new is True]
             if new:
                 self._notify_keys_stored([keys[index] for index in new], [sizes[index] for index in new])
-            result = L2StoreResult(True, sum(sizes[index] for index in new))
+            failed = [outcome for outcome in put if isinstance(outcome, Exception)]
+            if failed:
+                logger.warning("%d of %d objects weren't stored: %s", len(failed), len(keys), failed[0])
+            result = L2StoreResult(not failed, sum(sizes[index] for index in new))
         except (errors.LannerError, ValueError) as error:
             logger.warning("%d objects weren't stored: %s", len(keys), error)
         finally:
@@ -106,8 +110,8 @@ class LannerL2Adapter(L2AdapterInterface):
     def _look_up(self, task: int, keys: list[Any]) -> None:
         bitmap = Bitmap(len(keys))
         try:
-            for index, size in enumerate(self.client.size_batch(self._names(keys))):
-                if size is not None:
+            for index, size in enumerate(self.client.size_batch(self._names(keys), return_exceptions=True)):
+                if isinstance(size, int):
                     bitmap.set(index)
         except (errors.LannerError, ValueError) as error:
             logger.warning("%d objects couldn't be looked up: %s", len(keys), error)

@@ -17,19 +17,20 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from lmcache.logging import init_logger
 from lmcache.v1.storage_backend.connector import ConnectorAdapter, ConnectorContext
 from lmcache.v1.storage_backend.connector.base_connector import RemoteConnector
 
 from . import _lanner, errors
 from .naming import Namespace
+from .settings import DEFAULT_URL
 
-logger = logging.getLogger("lanner.lmcache")
+logger = init_logger("lanner.lmcache")
 
 _FIELDS = "remote_storage_plugin.lanner."
 
@@ -69,7 +70,7 @@ class LannerRemoteConnector(RemoteConnector):
         hashed_by = _hashed_by(context.config)
         extra = context.config.extra_config or {}
         self.local_cpu_backend = context.local_cpu_backend
-        self.client = _lanner.Client(extra.get(_FIELDS + "url", "lanner://127.0.0.1:7411"))
+        self.client = _lanner.Client(extra.get(_FIELDS + "url", DEFAULT_URL))
         self.namespace = Namespace(
             "lmcache-remote",
             {
@@ -81,7 +82,7 @@ class LannerRemoteConnector(RemoteConnector):
                 "hash": hashed_by,
             },
         )
-        self.namespace.announce(self.client)
+        self.namespace.announce(self.client, logger)
         self._pool = ThreadPoolExecutor(4, "lanner-lmcache")
 
     def _name(self, key: Any) -> str:
@@ -169,9 +170,13 @@ class LannerRemoteConnector(RemoteConnector):
     async def batched_put(self, keys: list[Any], memory_objs: list[Any]) -> None:
         """Stores what isn't there yet. LMCache holds the memory until this returns."""
         try:
-            await self._run(self.client.put_batch, [self._name(key) for key in keys], [each.byte_array for each in memory_objs])
-        except errors.LannerError as error:
-            logger.warning("%d chunks weren't stored: %s", len(keys), error)
+            names, values = [self._name(key) for key in keys], [each.byte_array for each in memory_objs]
+            put = await self._run(self.client.put_batch, names, values, return_exceptions=True)
+            failed = [outcome for outcome in put if isinstance(outcome, Exception)]
+        except (errors.LannerError, ValueError) as error:
+            failed = [error] * len(keys)
+        if failed:
+            logger.warning("%d of %d chunks weren't stored: %s", len(failed), len(keys), failed[0])
 
     # --- the rest -----------------------------------------------------------------------------------------------------------------------
 

@@ -18,8 +18,6 @@ from typing import Any
 
 from . import _lanner, errors
 
-logger = logging.getLogger("lanner")
-
 #: Changed whenever keys or values are laid out otherwise, so that old objects aren't found.
 FORMAT = 1
 #: Below it each name space describes itself, for people: ``lanner ls lanner:namespace:`` and ``lanner get``.
@@ -52,8 +50,8 @@ class Namespace:
             raise ValueError(f"'{page}' can't be the name of a page: it's empty or has braces")
         return f"{self.prefix}/{{{page}}}{piece}"
 
-    def announce(self, client: _lanner.Client) -> None:
-        """Logs the name space and leaves its description in the store. A store that can't take it is no failure."""
+    def announce(self, client: _lanner.Client, logger: logging.Logger) -> None:
+        """Logs the name space where the engine shows it, and leaves its description in the store. A store that can't take it is no failure."""
         logger.info("name space %s: %s", self.prefix, self.description)
         try:
             client.upsert(DESCRIPTIONS + self.prefix, self.description.encode(), pin="soft")
@@ -71,6 +69,11 @@ class Namespace:
         mine = self.prefix.encode() + b"/"
         blocks = [key for key, _ in client.list("{") if key[key.find(b"}") + 1 :].startswith(mine)]
         return removed + sum(sum(client.remove_batch(blocks[at : at + _AT_ONCE])) for at in range(0, len(blocks), _AT_ONCE))
+
+
+def distinct(extra: dict[str, Any]) -> dict[str, Any]:
+    """What users say of a model beside what its engine says, as facts."""
+    return {name: extra.get(name) for name in ("revision", "weights_digest", "tag")}
 
 
 def digest_of_config(config: Any) -> str:

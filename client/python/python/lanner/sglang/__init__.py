@@ -30,13 +30,12 @@ from sglang.srt.mem_cache.hicache_storage import (
 )
 
 from .. import _lanner, errors
-from ..naming import Namespace
-from .pool import MAX_CHAIN_BLOCKS, Leased, Pool
+from ..limited import Limited
+from ..naming import Namespace, distinct
+from ..settings import DEFAULT_URL, MAX_CHAIN_BLOCKS
+from .pool import Leased, Pool
 
 logger = logging.getLogger("lanner.sglang")
-
-#: Failures are logged at most this often; an engine whose store is down makes hundreds a second.
-_LOG_EVERY_SECONDS = 10.0
 
 
 class HiCacheLanner(HiCacheStorage):
@@ -47,10 +46,10 @@ class HiCacheLanner(HiCacheStorage):
             raise ValueError("Lanner's backend doesn't split heads (tp_lcm_size): give each tensor-parallel size its own pages")
         self.config = storage_config
         extra = storage_config.extra_config or {}
-        self.client = _lanner.Client(extra.get("url", "lanner://127.0.0.1:7411"))
-        self._distinct = {name: extra.get(name) for name in ("revision", "weights_digest", "tag")}
+        self.client = _lanner.Client(extra.get("url", DEFAULT_URL))
+        self._distinct = distinct(extra)
         self._pools: dict[str, Pool] = {}
-        self._last_log = 0.0
+        self._limited = Limited(logger)
         self._leased = Leased()
         # Without it SGLang hands over pages as flat tensors of its own.
         self._is_zero_copy = bool(extra.get("interface_v1", 0))
@@ -89,10 +88,10 @@ class HiCacheLanner(HiCacheStorage):
         facts["page_bytes"] = Pool(name, pool, self._flat).page_bytes
         if name == str(PoolName.KV) and not self._is_zero_copy:
             self._flat = self._namespace("flat", facts)
-            self._flat.announce(self.client)
+            self._flat.announce(self.client, logger)
             return
         self._pools[name] = Pool(name, pool, self._namespace(name, facts))
-        self._pools[name].namespace.announce(self.client)
+        self._pools[name].namespace.announce(self.client, logger)
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
         super().register_mem_pool_host(mem_pool_host)
@@ -315,10 +314,7 @@ class HiCacheLanner(HiCacheStorage):
             self._log(what, failed)
 
     def _log(self, what: str, error: Exception) -> None:
-        now = time.monotonic()
-        if now - self._last_log >= _LOG_EVERY_SECONDS:
-            self._last_log = now
-            logger.warning("pages couldn't be %s, and count as missing: %s", what, error)
+        self._limited.warn("pages couldn't be %s, and count as missing: %s", what, error)
 
 
 def _prefix(extra_info: HiCacheStorageExtraInfo | None) -> list[str] | None:

@@ -12,8 +12,6 @@ from ..naming import Namespace
 
 #: Pools with up to so many pieces a page have an object for each. It divides the length of a chain's group, so a page's objects are in one group.
 _MAX_PIECES = 2
-#: The longest chain that a store answers for at once.
-MAX_CHAIN_BLOCKS = 4096
 #: Questions whose answers may wait for their reads at the same time.
 _MAX_LEASED = 64
 

@@ -1,23 +1,16 @@
-"""A log that doesn't repeat itself: a store that is down fails hundreds of times a second."""
+"""Where the connector's words go. vLLM shows what is logged below ``vllm``, and of others nothing but warnings."""
 
 from __future__ import annotations
 
 import logging
-import time
 
-logger = logging.getLogger("lanner.vllm")
+from ..limited import Limited as _Limited
 
-_EVERY_SECONDS = 10.0
+logger = logging.getLogger("vllm.lanner")
 
 
-class Limited:
-    """Warnings of one kind, at most one in ten seconds."""
+class Limited(_Limited):
+    """Warnings of one kind in vLLM's log."""
 
     def __init__(self) -> None:
-        self._last = -_EVERY_SECONDS
-
-    def warn(self, text: str, error: Exception) -> None:
-        now = time.monotonic()
-        if now - self._last >= _EVERY_SECONDS:
-            self._last = now
-            logger.warning(text, error)
+        super().__init__(logger)

@@ -7,7 +7,7 @@ from typing import Any
 
 from vllm import __version__ as vllm_version
 
-from ..naming import Namespace, digest_of_config
+from ..naming import Namespace, digest_of_config, distinct
 
 
 def namespace_of(config: Any, kv_cache_config: Any, rank: int) -> Namespace:
@@ -36,9 +36,7 @@ def namespace_of(config: Any, kv_cache_config: Any, rank: int) -> Namespace:
         {
             "vllm": vllm_version,
             "model": model.model,
-            "revision": extra.get("revision", model.revision),
-            "weights_digest": extra.get("weights_digest"),
-            "tag": extra.get("tag"),
+            **distinct({"revision": model.revision, **extra}),
             "random_weights": [model.seed] if is_random else None,
             "config": digest_of_config(model.hf_config),
             "dtype": str(model.dtype),

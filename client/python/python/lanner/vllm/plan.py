@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-#: The longest chain that a store answers for at once.
-MAX_CHAIN_BLOCKS = 4096
+from ..settings import MAX_CHAIN_BLOCKS
 
 
 @dataclass

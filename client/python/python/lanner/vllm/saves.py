@@ -6,7 +6,6 @@ else. Knows neither vLLM nor torch: layers are numpy arrays of shape [blocks, la
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -16,10 +15,8 @@ from typing import Any
 import numpy as np
 
 from .. import _lanner, errors
-from .log import Limited
+from .log import Limited, logger
 from .plan import Save, keys
-
-logger = logging.getLogger("lanner.vllm")
 
 #: How long the end of a worker waits for what is still to be stored.
 _DRAIN_SECONDS = 10.0

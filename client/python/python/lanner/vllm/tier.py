@@ -11,7 +11,6 @@ tier of its configuration, which leaves out the model's weights: ``revision``, `
 from __future__ import annotations
 
 import dataclasses
-import logging
 import os
 import threading
 import time
@@ -25,16 +24,15 @@ from vllm.v1.kv_offload.base import LookupResult, Medium, RequestOffloadingConte
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
 from .. import _lanner, errors
-from ..naming import Namespace
-from .log import Limited
-
-logger = logging.getLogger("lanner.vllm")
+from ..naming import Namespace, distinct
+from ..settings import DEFAULT_URL
+from .log import Limited, logger
 
 #: Facts of a tier's configuration that change no byte.
 _NO_FACTS = ("rank", "data_parallel_index", "data_parallel_size", "data_parallel_rank_local")
 
 
-def namespace_of(config: Any, chunk_bytes: int, distinct: dict[str, Any]) -> Namespace:
+def namespace_of(config: Any, chunk_bytes: int, others: dict[str, Any]) -> Namespace:
     """The name space of an engine's chunks. vLLM gives the whole host's share of a chunk, of all ranks, to one tier."""
     plain = lambda part: {name: value for name, value in dataclasses.asdict(part).items() if name not in _NO_FACTS}
     return Namespace(
@@ -48,7 +46,7 @@ def namespace_of(config: Any, chunk_bytes: int, distinct: dict[str, Any]) -> Nam
             "chunk_bytes": chunk_bytes,
             "layout": [config.kv_cache_layout, config.replicated_layout, config.canonical_layout],
             "hash_seed": os.environ.get("PYTHONHASHSEED"),
-            **distinct,
+            **others,
         },
     )
 
@@ -58,15 +56,14 @@ class LannerTier(SecondaryTierManager):
 
     def __init__(
         self, offloading_spec: Any, primary_kv_view: memoryview, tier_type: str, backpressure_detector: Any = None, *,
-        url: str = "lanner://127.0.0.1:7411", revision: str | None = None, weights_digest: str | None = None, tag: str | None = None, **_: Any,
+        url: str = DEFAULT_URL, **extra: Any,
     ) -> None:
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
         self.client = _lanner.Client(url)
         # A row is a chunk.
         self.rows = np.asarray(primary_kv_view).view(np.uint8)
-        distinct = {"revision": revision, "weights_digest": weights_digest, "tag": tag}
-        self.namespace = namespace_of(offloading_spec.config, self.rows.shape[1], distinct)
-        self.namespace.announce(self.client)
+        self.namespace = namespace_of(offloading_spec.config, self.rows.shape[1], distinct(extra))
+        self.namespace.announce(self.client, logger)
         self.log = Limited()
         self._reader, self._writer = ThreadPoolExecutor(1, "lanner-tier-load"), ThreadPoolExecutor(1, "lanner-tier-store")
         self._running: dict[int, Future[None]] = {}

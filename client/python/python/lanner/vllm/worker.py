@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from typing import Any
 
 import torch
 
 from .. import _lanner
+from ..settings import DEFAULT_URL
 from .loads import Loads
+from .log import logger
 from .names import namespace_of
 from .plan import Load, Save, Tainted
 from .saves import Saves
-
-logger = logging.getLogger("lanner.vllm")
 
 
 class WorkerSide:
@@ -22,9 +21,9 @@ class WorkerSide:
         from vllm.distributed import get_tensor_model_parallel_rank
 
         self.extra = config.kv_transfer_config.kv_connector_extra_config
-        self.client = _lanner.Client(self.extra.get("url", "lanner://127.0.0.1:7411"))
+        self.client = _lanner.Client(self.extra.get("url", DEFAULT_URL))
         self.namespace = namespace_of(config, kv_cache_config, get_tensor_model_parallel_rank())
-        self.namespace.announce(self.client)
+        self.namespace.announce(self.client, logger)
         self.blocks = kv_cache_config.num_blocks
         self.tainted = Tainted()
         self.index_of: dict[str, int] = {}
