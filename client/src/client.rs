@@ -13,7 +13,7 @@ use crate::call::put::{PutCall, PutOptions};
 use crate::call::read::ReadCall;
 use crate::call::read_ranges::ReadRangesCall;
 use crate::call::run;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Patience};
 use crate::config::{ClientConfig, TransportChoice};
 use crate::connection::Connection;
 use crate::connection::handshake::Caller;
@@ -27,6 +27,7 @@ use lanner_shared::wire::Descriptor;
 use lanner_shared::wire::put::PutMode;
 use lanner_shared::{Error, KeyHash, Result};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A handle on one or more servers. Cheap to clone; clones and threads may use it at the same time.
 #[derive(Clone, Debug)]
@@ -80,10 +81,17 @@ impl ClientInner {
         self.cluster.servers().get(usize::from(route.server)).map_or("?", |server| &*server.address).into()
     }
 
-    /// Makes a connection. Blocks until `until` at the latest.
-    pub fn connect_to(&self, route: Route, serial: u64, until: Instant) -> Result<Connection> {
-        let caller = Caller { config: &self.config, client_id: self.id, until };
-        self.cluster.servers()[usize::from(route.server)].connect(caller, route.shard, serial)
+    /// Makes a connection. Blocks for as long as `patience` says at most; what of that went by before its turn came is added to `waited`.
+    pub fn connect_to(
+        &self,
+        route: Route,
+        serial: u64,
+        patience: Patience,
+        waited: &mut Duration,
+    ) -> Result<Connection> {
+        let caller = Caller { config: &self.config, client_id: self.id, until: patience.until };
+        let server = &self.cluster.servers()[usize::from(route.server)];
+        server.connect(caller, patience, waited, route.shard, serial)
     }
 }
 

@@ -4,6 +4,7 @@
 //! while, for an answer takes tens of microseconds and two wake-ups cost more than that, and then sleeps in `poll(2)`.
 
 use crate::client::ClientInner;
+use crate::cluster::Patience;
 use crate::connection::{Connection, WaitSet};
 use lanner_shared::time::{Clock, Instant};
 use lanner_shared::{Error, Result};
@@ -50,6 +51,8 @@ pub(crate) struct Lane {
     next_serial: u64,
     /// When the call that is being polled began to connect, if it did: what its deadline counts from.
     connecting_since: Option<Instant>,
+    /// What of its time that call has waited for its turns at connecting.
+    waited: Duration,
     /// Connections made and ended, and the frames of those that ended.
     changes: u64,
 }
@@ -97,6 +100,7 @@ pub(crate) fn with_lane<T>(client: &Arc<ClientInner>, act: impl FnOnce(&mut Lane
     let mut lane = lane.borrow_mut();
     // Whoever connected last, and when, is of no concern here.
     lane.connecting_since = None;
+    lane.waited = Duration::ZERO;
     act(&mut lane)
 }
 
@@ -113,6 +117,7 @@ fn open_lane(client: &Arc<ClientInner>, lanes: &mut Vec<(u64, Rc<RefCell<Lane>>)
         pauses: vec![Pause::default(); servers],
         next_serial: 1,
         connecting_since: None,
+        waited: Duration::ZERO,
         changes: 0,
     }));
     lanes.push((client.id(), lane.clone()));
@@ -143,7 +148,7 @@ pub fn forget_lanes() {
 
 impl Lane {
     /// The connection to `route`, made if there is none. Blocks while it's being made: for the shorter of `connect_timeout` and `timeout`
-    /// at most, for all connections that a call makes together.
+    /// at most, for all connections that a call makes together; and for its turn where many threads connect, within `timeout`.
     #[inline]
     pub fn connection(&mut self, client: &ClientInner, route: Route) -> Result<&mut Connection> {
         debug_assert_eq!(self.client_id, client.id());
@@ -225,8 +230,9 @@ impl Lane {
     fn upgrade(&mut self, client: &ClientInner, route: Route) {
         let serial = self.next_serial;
         self.next_serial += 1;
-        let until = self.connect_until(client);
-        let made = client.connect_to(route, serial, until);
+        // There is one that will do: nobody's turn is waited for.
+        let patience = Patience { waits: false, ..self.patience(client) };
+        let made = client.connect_to(route, serial, patience, &mut self.waited);
         let Some(connection) = self.open_connection(route) else { return };
         match made {
             Ok(better) => {
@@ -244,9 +250,11 @@ impl Lane {
     }
 
     /// When attempts to connect within this call end, all together.
-    fn connect_until(&mut self, client: &ClientInner) -> Instant {
+    fn patience(&mut self, client: &ClientInner) -> Patience {
         let since = *self.connecting_since.get_or_insert_with(|| Clock.now());
-        since.plus(client.config().attempt_timeout())
+        let config = client.config();
+        let until = since.plus(config.attempt_timeout()).plus(self.waited);
+        Patience { until, call_until: since.plus(config.timeout), waits: true }
     }
 
     fn end(&mut self, route: Route) {
@@ -276,9 +284,11 @@ impl Lane {
         let serial = self.next_serial;
         self.next_serial += 1;
         let attempt = self.pauses[server].attempt;
-        let whole = self.connect_until(client);
-        let until = attempt.map_or(whole, |attempt| whole.min(now.plus(attempt)));
-        let outcome = client.connect_to(route, serial, until);
+        let (whole, waited) = (self.patience(client), self.waited);
+        let until = attempt.map_or(whole.until, |attempt| whole.until.min(now.plus(attempt)));
+        let outcome = client.connect_to(route, serial, Patience { until, ..whole }, &mut self.waited);
+        // Waiting for a turn says nothing of the server.
+        let waited = self.waited.saturating_sub(waited);
         let pause = &mut self.pauses[server];
         match outcome {
             Ok(connection) => {
@@ -294,7 +304,8 @@ impl Lane {
             Err(error) => {
                 let failed = Clock.now();
                 let whole = client.config().attempt_timeout();
-                pause.after(error.clone(), failed, failed.since(now), until.since(now), whole);
+                let took = failed.since(now).saturating_sub(waited);
+                pause.after(error.clone(), failed, took, until.since(now), whole);
                 Err(error)
             }
         }

@@ -36,6 +36,7 @@ mod registered;
 pub mod simulation;
 mod snapshot;
 pub mod tensor;
+mod turns;
 mod watcher;
 
 pub use call::list::Listed;

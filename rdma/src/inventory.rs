@@ -94,6 +94,18 @@ pub fn devices(root: &Path) -> Vec<Device> {
     names(root).into_iter().map(|name| device(root, name)).collect()
 }
 
+/// The GID at that place of a port's table now; `None` where there is no such device, port or place.
+#[must_use]
+pub fn gid_at(root: &Path, device: &str, port: u8, index: u8) -> Option<[u8; 16]> {
+    let port = root.join(device).join("ports").join(port.to_string());
+    gid_bytes(&port, index)
+}
+
+fn gid_bytes(port: &Path, index: u8) -> Option<[u8; 16]> {
+    let bytes = text(&port.join("gids").join(index.to_string()))?.parse::<Ipv6Addr>().ok()?.octets();
+    (bytes != [0; 16]).then_some(bytes)
+}
+
 fn device(root: &Path, name: String) -> Device {
     let folder = root.join(&name);
     let numa_node = text(&folder.join("device/numa_node")).and_then(|node| node.parse().ok());
@@ -132,10 +144,7 @@ fn read_port(ports: &Path, name: &str) -> Option<Port> {
 
 fn read_gid(port: &Path, index: u8) -> Option<Gid> {
     let name = index.to_string();
-    let bytes = text(&port.join("gids").join(&name))?.parse::<Ipv6Addr>().ok()?.octets();
-    if bytes == [0; 16] {
-        return None;
-    }
+    let bytes = gid_bytes(port, index)?;
     // Of an entry that isn't in use the type can't be read.
     let kind = match text(&port.join("gid_attrs/types").join(&name))?.as_str() {
         "RoCE v2" => GidKind::RoceV2,
@@ -194,6 +203,11 @@ mod tests {
         }
         fs::write(root.join("mlx5_0/device/numa_node"), "1\n").unwrap();
         let found = devices(&root);
+        let second = std::net::Ipv4Addr::new(10, 77, 0, 1).to_ipv6_mapped().octets();
+        assert_eq!(gid_at(&root, "mlx5_0", 1, 1), Some(second));
+        for (device, port, index) in [("mlx5_0", 1, 2), ("mlx5_0", 1, 9), ("mlx5_0", 2, 1), ("mlx5_1", 1, 1)] {
+            assert_eq!(gid_at(&root, device, port, index), None, "{device} {port} {index}");
+        }
         fs::remove_dir_all(&root).unwrap();
         assert_eq!(devices(&root), []);
         assert_eq!((found.len(), found[0].numa_node, found[0].ports.len()), (1, Some(1), 1));

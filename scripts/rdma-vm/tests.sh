@@ -56,7 +56,7 @@ run() {
     ./devices --ignored --test-threads 1 || status=1
     ./rdma --ignored --test-threads 1 || status=1
     # Of the prefixes, what takes no part in RDMA stays with the host.
-    for part in calls:: chains:: engram:: leases:: lives:: prefixes::the_longest registered::; do
+    for part in calls:: chains:: connecting:: engram:: leases:: lives:: prefixes::the_longest registered::; do
         ./served "$part" --test-threads 1 || status=1
     done
     python "$root/client/python/tests/over_rdma.py" || status=1

@@ -201,6 +201,10 @@ pub(crate) mod join {
     }
 
     impl Probe {
+        pub fn look(self, _: Instant) -> Probed {
+            match self {}
+        }
+
         pub fn wait(self, _: Duration) -> Probed {
             match self {}
         }
@@ -219,7 +223,7 @@ pub(crate) mod join {
             match probe {}
         }
 
-        pub fn look(&mut self, _: u16, _: [u8; 16]) -> Option<Probed> {
+        pub fn take(&mut self, _: u16, _: [u8; 16]) -> Option<Probe> {
             None
         }
 

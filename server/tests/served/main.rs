@@ -2,6 +2,7 @@
 
 mod calls;
 mod chains;
+mod connecting;
 mod engram;
 mod hostile;
 mod leases;

@@ -30,13 +30,17 @@ const REQUEST_ID: u32 = 1;
 #[expect(clippy::disallowed_types, reason = "taken only while a connection is being made")]
 static DOMAINS: std::sync::Mutex<Vec<(RdmaChoice, IpAddr, Weak<Domain>)>> = std::sync::Mutex::new(Vec::new());
 
-/// The domain of a device that leads to where `stream` leads: its GID is this side's address, or it's the one that was named.
+/// The domain of a device that leads to where `stream` leads: its GID is this side's address, or it's the one that was named. One that is open is
+/// used only if what was chosen is still so: an address may have moved to another device, or to another place in its port's table.
 pub(crate) fn open_domain(choice: &RdmaChoice, stream: &TcpStream) -> Result<Arc<Domain>> {
     let local: IpAddr = stream.local_addr().map_err(|error| unavailable(&error))?.ip().to_canonical();
-    let mut domains = DOMAINS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    domains.retain(|(_, _, domain)| domain.upgrade().is_some_and(|domain| is_there(&domain)));
-    let known = domains.iter().find(|(known, address, _)| known == choice && *address == local);
-    if let Some(domain) = known.and_then(|(_, _, domain)| domain.upgrade()) {
+    let known = || {
+        let mut domains = DOMAINS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        domains.retain(|(_, _, domain)| domain.upgrade().is_some_and(|domain| is_as_chosen(&domain)));
+        let known = domains.iter().find(|(known, address, _)| known == choice && *address == local);
+        known.and_then(|(_, _, domain)| domain.upgrade())
+    };
+    if let Some(domain) = known() {
         return Ok(domain);
     }
     let wanted = Wanted { addresses: &[local], numa_node: None };
@@ -44,8 +48,21 @@ pub(crate) fn open_domain(choice: &RdmaChoice, stream: &TcpStream) -> Result<Arc
     let selection = selection::choose(choice, &devices, wanted).map_err(|error| unavailable(&error))?;
     let device = Device::open(selection).map_err(|error| unavailable(&error))?;
     let domain = Domain::new(&device).map_err(|error| unavailable(&error))?;
+    // Another client may have opened it meanwhile.
+    if let Some(domain) = known() {
+        return Ok(domain);
+    }
+    let mut domains = DOMAINS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     domains.push((choice.clone(), local, Arc::downgrade(&domain)));
     Ok(domain)
+}
+
+/// Whether the domain's device is there, and its port has the GID at the place where it was chosen. Reads a file.
+fn is_as_chosen(domain: &Arc<Domain>) -> bool {
+    let selection = &domain.device().selection;
+    let root = Path::new(inventory::ROOT);
+    let gid = inventory::gid_at(root, &selection.device, selection.port, selection.gid_index);
+    is_there(domain) && gid == Some(selection.gid)
 }
 
 fn unavailable(reason: &dyn std::fmt::Display) -> Error {
@@ -84,7 +101,7 @@ pub(crate) enum Probed {
 
 impl Probe {
     /// Looks, without waiting.
-    fn look(mut self, now: Instant) -> Probed {
+    pub fn look(mut self, now: Instant) -> Probed {
         match self.link.probe() {
             Err(()) => Probed::Failed(self.failure(self.link.explain_failure())),
             Ok(true) => Probed::Works(Box::new(TcpTransport::new(*self.link))),
@@ -125,16 +142,18 @@ impl Probe {
 pub(crate) struct Probes(Vec<(u16, Probe)>);
 
 impl Probes {
-    /// Keeps the probe of a shard.
+    /// Keeps the probe of a shard, unless there is one already.
     pub fn keep(&mut self, shard: u16, probe: Probe) {
-        self.0.push((shard, probe));
+        if self.0.iter().all(|(of, _)| *of != shard) {
+            self.0.push((shard, probe));
+        }
     }
 
-    /// Looks at the probe of a shard, if there is one of this life of the server.
-    pub fn look(&mut self, shard: u16, boot_id: [u8; 16]) -> Option<Probed> {
+    /// Takes the probe of a shard, if there is one of this life of the server.
+    pub fn take(&mut self, shard: u16, boot_id: [u8; 16]) -> Option<Probe> {
         let at = self.0.iter().position(|(of, _)| *of == shard)?;
         let (_, probe) = self.0.swap_remove(at);
-        (probe.boot_id == boot_id).then(|| probe.look(Clock.now()))
+        (probe.boot_id == boot_id).then_some(probe)
     }
 
     /// Gives them all up.
