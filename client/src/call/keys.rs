@@ -52,6 +52,22 @@ fn group_some<K: AsRef<[u8]>>(
     Ok(groups)
 }
 
+/// The keys of a group that was refused, grouped anew: its server was started again with another number of shards after they had been grouped, and
+/// has done nothing of what the group asked. `None` if that isn't why.
+#[cold]
+pub(crate) fn regroup<K: AsRef<[u8]>>(
+    client: &ClientInner,
+    batch: &[K],
+    group: &KeyGroup,
+    refused: &Error,
+    extra_bytes: usize,
+) -> Option<KeyGroups> {
+    let indices = group.indices.iter().map(|index| *index as usize);
+    let groups = group_some(client, batch, indices, extra_bytes).ok()?;
+    let has_moved = groups.iter().any(|new| new.exchange.route != group.exchange.route);
+    (matches!(refused, Error::WrongShard { .. }) && has_moved).then_some(groups)
+}
+
 fn push(groups: &mut KeyGroups, route: Route, index: u32, bytes: usize, extra_bytes: usize) {
     // From the end: of two groups for one shard the later is the one with room. There are as many groups as shards.
     let open = groups.iter_mut().rev().find(|group| group.exchange.route == route);
@@ -110,8 +126,9 @@ impl<'a, K: AsRef<[u8]>, A: Answers> KeysCall<'a, K, A> {
 impl<K: AsRef<[u8]>, A: Answers> Call for KeysCall<'_, K, A> {
     #[inline]
     fn poll(&mut self, lane: &mut Lane, client: &ClientInner) -> Poll<Result<()>> {
-        let mut is_done = true;
-        for group in &mut self.groups {
+        let (mut is_done, mut at) = (true, 0);
+        while let Some(group) = self.groups.get_mut(at) {
+            at += 1;
             if group.exchange.is_done() {
                 continue;
             }
@@ -120,7 +137,15 @@ impl<K: AsRef<[u8]>, A: Answers> Call for KeysCall<'_, K, A> {
             match drive(&mut group.exchange, lane, client, &request, &mut receiver) {
                 Poll::Pending => is_done = false,
                 Poll::Ready(Ok(())) => {}
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(in_batch(error, &group.indices))),
+                Poll::Ready(Err(error)) => match regroup(client, self.batch, group, &error, 0) {
+                    // Those come behind all others.
+                    Some(groups) => {
+                        at -= 1;
+                        self.groups.remove(at);
+                        self.groups.extend(groups);
+                    }
+                    None => return Poll::Ready(Err(in_batch(error, &group.indices))),
+                },
             }
         }
         if is_done { Poll::Ready(Ok(())) } else { Poll::Pending }

@@ -1,7 +1,7 @@
 //! How much of each of several chains is there: every group of 32 blocks goes to the shard that holds it, all at once.
 
 use super::keys::Asked;
-use super::{Call, Exchange, Request, drive, start};
+use super::{Call, Exchange, Request, drive, give_up, start};
 use crate::client::{Client, ClientInner};
 use crate::connection::Receiver;
 use crate::lane::{Lane, Route};
@@ -173,6 +173,7 @@ impl<K: AsRef<[u8]>> Call for MatchCall<'_, K> {
             let request = PartRequest { chains: self.chains, groups: &self.groups, indices: &part.groups };
             start(&mut part.exchange, lane, client, &request);
         }
+        let mut moved = None;
         for part in &mut self.parts {
             if part.exchange.is_done() {
                 continue;
@@ -191,8 +192,22 @@ impl<K: AsRef<[u8]>> Call for MatchCall<'_, K> {
                     part.exchange.end();
                     self.failure = Some(error);
                 }
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Ready(Err(error)) => {
+                    let route = |group: &u32| client.route(self.groups[*group as usize].prefix.placement());
+                    let has_moved = part.groups.iter().any(|group| route(group) != part.exchange.route);
+                    if !matches!(error, Error::WrongShard { .. }) || !has_moved {
+                        return Poll::Ready(Err(error));
+                    }
+                    moved = Some(MatchCall::new(client, self.chains)?);
+                    break;
+                }
             }
+        }
+        // A server was started again with another number of shards: all is asked anew.
+        if let Some(call) = moved {
+            give_up(lane, self);
+            *self = call;
+            return Poll::Pending;
         }
         // All questions are on their way.
         if self.stored.is_empty() {

@@ -149,6 +149,13 @@ impl<K: AsRef<[u8]>, V: AsRef<[u8]>> Call for PutCall<'_, K, V> {
             let request = PutFrame { put, value: value.as_ref(), registrations: self.registrations };
             match drive(exchange, lane, client, &request, &mut Acknowledgement) {
                 Poll::Pending => (is_done, under_way) = (false, under_way + 1),
+                // The server was started again with another number of shards, and has done nothing.
+                Poll::Ready(Err(Error::WrongShard { .. }))
+                    if client.route(KeyHash::of(key.as_ref())) != exchange.route =>
+                {
+                    *exchange = Exchange::new(client.route(KeyHash::of(key.as_ref())));
+                    (is_done, under_way) = (false, under_way + 1);
+                }
                 Poll::Ready(outcome) => {
                     self.outcomes[index] = outcome.map_err(|error| error.at(index as u64))
                 }

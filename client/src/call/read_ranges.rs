@@ -1,7 +1,7 @@
 //! Ordinary ranged reads over TCP: keys and ranges out, bytes back, in one round trip.
 
 use super::scatter::{Runs, Scatter};
-use super::{Call, Exchange, Request, drive};
+use super::{Call, Exchange, Request, drive, give_up};
 use crate::client::ClientInner;
 use crate::lane::{Lane, Route};
 use crate::snapshot::ranges::{Range, Ranges};
@@ -39,6 +39,11 @@ impl<'a, K: AsRef<[u8]>> ReadRangesCall<'a, K> {
         ranges: &'a [Range],
         target: &'a mut [u8],
     ) -> Result<ReadRangesCall<'a, K>> {
+        let parts = ReadRangesCall::parts(client, batch, ranges)?;
+        Ok(ReadRangesCall { batch, ranges, target, parts })
+    }
+
+    fn parts(client: &ClientInner, batch: &[K], ranges: &[Range]) -> Result<Vec<Part>> {
         let mut parts: Vec<Part> = Vec::new();
         // Which part holds a key, and at which place there.
         let mut placed: Vec<Option<(u32, u32)>> = vec![None; batch.len()];
@@ -62,7 +67,7 @@ impl<'a, K: AsRef<[u8]>> ReadRangesCall<'a, K> {
             parts[part].short_bytes += short_bytes(range.length);
             parts[part].body_bytes += size_of::<KeyRange>();
         }
-        Ok(ReadRangesCall { batch, ranges, target, parts })
+        Ok(parts)
     }
 }
 
@@ -95,6 +100,7 @@ impl Part {
 impl<K: AsRef<[u8]>> Call for ReadRangesCall<'_, K> {
     fn poll(&mut self, lane: &mut Lane, client: &ClientInner) -> Poll<Result<()>> {
         let mut is_done = true;
+        let mut moved = None;
         for part in &mut self.parts {
             if part.exchange.is_done() {
                 continue;
@@ -109,8 +115,19 @@ impl<K: AsRef<[u8]>> Call for ReadRangesCall<'_, K> {
             match drive(&mut part.exchange, lane, client, &request, &mut receiver) {
                 Poll::Pending => is_done = false,
                 Poll::Ready(Ok(())) => {}
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(part.in_call(error))),
+                Poll::Ready(Err(error)) => {
+                    moved = regrouped(client, self.batch, self.ranges, part, &error);
+                    if moved.is_none() {
+                        return Poll::Ready(Err(part.in_call(error)));
+                    }
+                    break;
+                }
             }
+        }
+        if let Some(parts) = moved {
+            give_up(lane, self);
+            self.parts = parts;
+            return Poll::Pending;
         }
         if is_done { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
@@ -118,6 +135,23 @@ impl<K: AsRef<[u8]>> Call for ReadRangesCall<'_, K> {
     fn each_exchange(&mut self, act: &mut dyn FnMut(&mut Exchange)) {
         self.parts.iter_mut().for_each(|part| act(&mut part.exchange));
     }
+}
+
+/// All parts anew, if one was refused because its server was started again with another number of shards.
+#[cold]
+fn regrouped<K: AsRef<[u8]>>(
+    client: &ClientInner,
+    batch: &[K],
+    ranges: &[Range],
+    part: &Part,
+    refused: &Error,
+) -> Option<Vec<Part>> {
+    let route = |index: &u32| client.route(KeyHash::of(batch[*index as usize].as_ref()));
+    let has_moved = part.keys.iter().any(|index| route(index) != part.exchange.route);
+    if !matches!(refused, Error::WrongShard { .. }) || !has_moved {
+        return None;
+    }
+    ReadRangesCall::parts(client, batch, ranges).ok()
 }
 
 impl Part {

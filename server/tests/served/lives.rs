@@ -65,6 +65,64 @@ fn a_quick_restart_between_two_calls_goes_unnoticed_by_neither() {
 }
 
 #[test]
+fn a_restart_with_another_number_of_shards_is_nobody_s_error() {
+    // A call that had been routed when the connection ended went to a shard that its keys don't belong to any more, and its caller was told so.
+    let keys: Vec<String> = (0..40).map(|i| format!("key {i}")).collect();
+    let items: Vec<(&str, &str)> = keys.iter().map(|key| (&**key, &**key)).collect();
+    let is_moved = |error: &Error| matches!(error, Error::WrongShard { .. });
+    for transport in transports() {
+        let mut server = TestServer::start(&["--shards", "1"]);
+        let address = server.address().to_string();
+        let client = server.client(transport);
+        let again = |server: TestServer, shards: &str| {
+            drop(server);
+            TestServer::start(&["--listen", &address, "--shards", shards])
+        };
+        for round in 0..6 {
+            soon(|| client.exists_batch(&keys));
+            server = again(server, "2");
+            let (mut buffer, ranges) = ([0; 40], keys.iter().enumerate());
+            let ranges: Vec<Range> = ranges
+                .map(|(at, _)| Range {
+                    key: at as u32,
+                    source_offset: 0,
+                    length: 1,
+                    destination_offset: at as u64,
+                })
+                .collect();
+            // The first call after the restart is another one in each round.
+            let asked: Result<(), Error> = match round {
+                0 => client
+                    .get_batch(&keys)
+                    .map(|got| assert!(got.iter().all(|one| !one.as_ref().is_err_and(is_moved)))),
+                1 => client.exists_batch(&keys).map(|found| assert_eq!(found, [false; 40])),
+                2 => client.remove_batch(&keys).map(drop),
+                3 => client.read_ranges(&keys, &ranges, &mut buffer),
+                4 => client.match_chain(&keys).map(|found| assert_eq!(found.len(), 0)),
+                _ => client.query_batch(&keys).map(drop),
+            };
+            assert!(!asked.as_ref().is_err_and(is_moved), "{transport} {round}: {asked:?}");
+            server = again(server, "1");
+            soon(|| client.exists_batch(&keys));
+            server = again(server, "2");
+            for stored in client.upsert_batch(&items, PutOptions::default()).unwrap() {
+                assert!(!stored.as_ref().is_err_and(is_moved), "{transport} {round}: {stored:?}");
+            }
+            soon(|| {
+                client
+                    .upsert_batch(&items, PutOptions::default())?
+                    .into_iter()
+                    .collect::<Result<Vec<()>, _>>()
+            });
+            for (key, value) in &items {
+                assert_eq!(client.get(key.as_bytes()).unwrap(), value.as_bytes(), "{transport} {round}");
+            }
+            server = again(server, "1");
+        }
+    }
+}
+
+#[test]
 fn a_writer_that_dies_half_way_leaves_nothing_behind() {
     // Scenario 6: a value of 10 MiB, of which 4 arrive.
     let server = TestServer::start(&[]);
