@@ -42,7 +42,10 @@ pub(crate) struct Server {
     shards: AtomicU16,
     /// Whether the last connection is over shared memory. Written and read as the number of shards is.
     is_local: AtomicBool,
-    #[expect(clippy::disallowed_types, reason = "taken only while a connection is being made, and never while something is waited for")]
+    #[expect(
+        clippy::disallowed_types,
+        reason = "taken only while a connection is being made, and never while something is waited for"
+    )]
     setup: std::sync::Mutex<Setup>,
     rdma_backoff: Arc<Backoff>,
     /// At making a connection.

@@ -94,9 +94,10 @@ impl Client {
 }
 
 impl Registered<'_> {
-    /// Whether a device has the buffer.
+    /// Whether a device has the buffer now. Ends registrations with devices that have gone. Some system calls if there are any.
     #[must_use]
     pub fn registration(&self) -> Registration {
+        self.registrations.let_go_of_what_has_gone();
         if self.registrations.is_empty() { Registration::NotNeeded } else { Registration::WithDevice }
     }
 
@@ -139,6 +140,7 @@ impl Registered<'_> {
             let value = self.get(place.clone()).ok_or_else(|| beyond(place, self.length))?;
             valued.push((key.as_ref(), value));
         }
+        self.registrations.look_after_devices();
         let client = &self.client.inner;
         let mut call = PutCall::new(client, &valued, mode, options)?.of_registered(&self.registrations);
         run(client, &mut call)?;
@@ -157,6 +159,7 @@ impl Registered<'_> {
         places: &[ops::Range<usize>],
     ) -> Result<Vec<Result<u64>>> {
         Client::check_buffers(keys.len(), places.len())?;
+        self.registrations.look_after_devices();
         let client = self.client.inner.clone();
         let (bytes, registrations) = self.split();
         let mut buffers = disjoint(bytes, places)?;
@@ -175,6 +178,7 @@ impl Registered<'_> {
     ) -> Result<()> {
         let lengths = |key: u32| snapshot.value_bytes(key as usize);
         ranges::check(ranges, self.length as u64, lengths)?;
+        self.registrations.look_after_devices();
         let client = self.client.clone();
         let (bytes, registrations) = self.split();
         client.read_registered(snapshot, ranges, bytes, freshness, registrations)
@@ -201,7 +205,8 @@ impl Registered<'_> {
 
     /// [`Client::read_ranges`] to this buffer.
     pub fn read_ranges<K: AsRef<[u8]>>(&mut self, keys: &[K], ranges: &[Range]) -> Result<()> {
-        if self.registration() == Registration::NotNeeded {
+        self.registrations.look_after_devices();
+        if self.registrations.is_empty() {
             let client = self.client.clone();
             return client.read_ranges(keys, ranges, self);
         }

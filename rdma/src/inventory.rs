@@ -205,7 +205,8 @@ mod tests {
         let found = devices(&root);
         let second = std::net::Ipv4Addr::new(10, 77, 0, 1).to_ipv6_mapped().octets();
         assert_eq!(gid_at(&root, "mlx5_0", 1, 1), Some(second));
-        for (device, port, index) in [("mlx5_0", 1, 2), ("mlx5_0", 1, 9), ("mlx5_0", 2, 1), ("mlx5_1", 1, 1)] {
+        for (device, port, index) in [("mlx5_0", 1, 2), ("mlx5_0", 1, 9), ("mlx5_0", 2, 1), ("mlx5_1", 1, 1)]
+        {
             assert_eq!(gid_at(&root, device, port, index), None, "{device} {port} {index}");
         }
         fs::remove_dir_all(&root).unwrap();

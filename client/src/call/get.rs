@@ -4,10 +4,10 @@
 //! not finished before the lease ended (promise P1). Over RDMA short values come with the descriptors, and longer ones are read one-sided
 //! under the same rule. Over TCP the server sends the values, of which it takes care itself.
 
-use super::keys::{Indices, KeyGroups, group};
+use super::keys::{Indices, KeyGroups, group, regroup};
 use super::{Call, Exchange, Request, drive};
 use crate::client::ClientInner;
-use crate::connection::rdma::registration::{Region, Registrations};
+use crate::connection::rdma::registration::{Held, Region, Registrations};
 use crate::connection::reader::{Pieces, Reader};
 use crate::connection::{Broken, Connection, Receiver};
 use crate::lane::Lane;
@@ -180,6 +180,17 @@ impl<K: AsRef<[u8]>> GetCall<'_, '_, K> {
         true
     }
 
+    /// Takes the group at `at` out, of which nothing was answered, and others in behind all that there are.
+    #[cold]
+    fn replace(&mut self, at: usize, groups: KeyGroups) {
+        self.groups.remove(at);
+        self.progress.remove(at);
+        self.ways.remove(at);
+        self.progress.extend(groups.iter().map(|_| Progress::default()));
+        self.ways.extend(groups.iter().map(|_| Way::Sent));
+        self.groups.extend(groups);
+    }
+
     /// Moves the one-sided reads of the group at `at` on. Whether the group is done.
     fn read_remote(&mut self, at: usize, lane: &mut Lane, client: &ClientInner) -> Result<bool> {
         let (group, progress) = (&mut self.groups[at], &mut self.progress[at]);
@@ -189,7 +200,8 @@ impl<K: AsRef<[u8]>> GetCall<'_, '_, K> {
         let Remote { values, reader, deadline } = &mut progress.remote;
         let polled = match connection.and_then(Connection::link) {
             Some(link) => {
-                let direct = self.registrations.and_then(|registrations| registrations.region(link));
+                let held = self.registrations.and_then(|registrations| registrations.held(link));
+                let direct = held.as_ref().and_then(Held::region);
                 group.exchange.begin_reading(serial, Some(reader.id(link)), direct.is_some());
                 reader.poll(link, &mut ValuePieces { values, target: &mut self.target, direct }, direct)
             }
@@ -245,8 +257,10 @@ impl Pieces for ValuePieces<'_, '_, '_> {
 impl<K: AsRef<[u8]>> Call for GetCall<'_, '_, K> {
     #[inline]
     fn poll(&mut self, lane: &mut Lane, client: &ClientInner) -> Poll<Result<()>> {
-        let mut is_done = true;
-        for at in 0..self.groups.len() {
+        let (mut is_done, mut next) = (true, 0);
+        while next < self.groups.len() {
+            let at = next;
+            next += 1;
             let group = &mut self.groups[at];
             if group.exchange.is_done() {
                 continue;
@@ -292,7 +306,15 @@ impl<K: AsRef<[u8]>> Call for GetCall<'_, '_, K> {
             match outcome {
                 Poll::Pending => is_done = false,
                 Poll::Ready(Err(error)) => {
-                    self.fail(at, &error);
+                    match regroup(client, self.batch, group, &error, size_of::<GetBody>()) {
+                        Some(groups) => {
+                            self.replace(at, groups);
+                            next = at;
+                        }
+                        None => {
+                            self.fail(at, &error);
+                        }
+                    }
                 }
                 Poll::Ready(Ok(())) if is_local && !covers(client_deadline(group.exchange.asked, lease)) => {
                     // The copies may hold bytes of other objects: none of them counts.

@@ -6,7 +6,7 @@
 
 use super::{Call, Exchange};
 use crate::client::ClientInner;
-use crate::connection::rdma::registration::Registrations;
+use crate::connection::rdma::registration::{Held, Registrations};
 use crate::connection::reader::{Pieces, Reader};
 use crate::lane::Lane;
 use crate::snapshot::ranges::Ranges;
@@ -144,7 +144,8 @@ impl<R: Ranges + ?Sized> OneSidedCall<'_, R> {
         };
         let connection = lane.existing(source.route, serial);
         let link = connection.and_then(|connection| connection.link()).ok_or_else(lost)?;
-        let region = self.registrations.and_then(|registrations| registrations.region(link));
+        let held = self.registrations.and_then(|registrations| registrations.held(link));
+        let region = held.as_ref().and_then(Held::region);
         part.exchange.begin_reading(serial, Some(part.reader.id(link)), region.is_some());
         let mut pieces = SnapshotPieces {
             snapshot: self.snapshot,

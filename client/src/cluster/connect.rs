@@ -318,7 +318,8 @@ impl Server {
 
     /// The turn at opening what connections share.
     fn take_opening(&self, caller: Caller<'_>) -> Result<Turn<'_>> {
-        let slow = || handshake::unreachable(&self.address, &"another thread is still opening what it leads to");
+        let slow =
+            || handshake::unreachable(&self.address, &"another thread is still opening what it leads to");
         self.opening.take(caller.until).ok_or_else(slow)
     }
 }

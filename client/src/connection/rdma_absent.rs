@@ -130,6 +130,15 @@ pub(crate) mod registration {
         }
     }
 
+    /// Has no values.
+    pub(crate) enum Held {}
+
+    impl Held {
+        pub fn region(&self) -> Option<&Region> {
+            match *self {}
+        }
+    }
+
     /// Nothing that's registered.
     #[derive(Debug)]
     pub(crate) struct Registrations;
@@ -145,9 +154,13 @@ pub(crate) mod registration {
             match *link {}
         }
 
-        pub fn region(&self, link: &RdmaLink) -> Option<&Region> {
+        pub fn held(&self, link: &RdmaLink) -> Option<Held> {
             match *link {}
         }
+
+        pub fn look_after_devices(&self) {}
+
+        pub fn let_go_of_what_has_gone(&self) {}
 
         pub fn offer(&self, link: &RdmaLink, _: &[u8]) -> Option<ValueOffer> {
             match *link {}

@@ -4,7 +4,7 @@
 use crate::failures::{Process, Trouble, is_expected};
 use crate::reads::run;
 use crate::support::TestServer;
-use lanner_client::{Client, Clock, Error, Freshness, PutOptions, Range};
+use lanner_client::{Client, Clock, Error, Freshness, PutOptions, Range, Registration};
 use std::time::Duration;
 
 const BYTES: usize = 100_000;
@@ -171,4 +171,108 @@ fn a_connection_has_the_gid_of_the_address_that_it_came_to() {
     );
     assert_eq!(put_and_get("10.77.0.9"), Ok(value(4)));
     assert!(put_and_get("10.77.0.1").is_err(), "nothing was lost");
+}
+
+/// Waits until `is_so`, for at most so long.
+fn soon_is(what: &str, longest: Duration, mut is_so: impl FnMut() -> bool) {
+    let began = Clock.now();
+    while !is_so() {
+        assert!(Clock.now().since(began) < longest, "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// A device that is taken away under a registered buffer, which held it open for ever. `is_used`: calls go on through the buffer; else it lies
+/// idle beside a client that calls.
+fn take_away_under_a_registered_buffer(is_used: bool) {
+    let server = TestServer::start(&["--shm", "off"]);
+    let client = Client::connect(&server.url("transport=auto&timeout=4s")).unwrap();
+    let mut memory = value(1);
+    let mut buffer = client.register(&mut memory).unwrap();
+    let mut unused = value(2);
+    let unused = client.register(&mut unused).unwrap();
+    let mut call = || {
+        if is_used {
+            buffer.fill(9);
+            buffer.upsert(b"key", 0..BYTES, PutOptions::default())?;
+            buffer.fill(0);
+            buffer.get_into(b"key", 0..BYTES)?;
+            assert!(buffer.iter().all(|byte| *byte == 9));
+        } else {
+            client.upsert(b"key", &value(5))?;
+            assert_eq!(client.get(b"key")?, value(5));
+        }
+        Ok::<(), Error>(())
+    };
+    call().unwrap();
+    assert_eq!(unused.registration(), Registration::WithDevice);
+    // A device that comes back is another one, also the second time.
+    for round in 0..if is_used { 2 } else { 1 } {
+        std::thread::scope(|scope| {
+            let gone = scope.spawn(|| run("rdma link delete rxe1"));
+            soon_is("the device isn't let go of", Duration::from_secs(10), || {
+                if let Err(error) = call() {
+                    assert!(is_expected(&error), "{error:?}");
+                }
+                gone.is_finished()
+            });
+        });
+        assert_eq!(unused.registration(), Registration::NotNeeded, "{round}");
+        run("rdma link add rxe1 type rxe netdev eth1");
+        soon_is("RDMA doesn't come back", Duration::from_secs(40), || {
+            if let Err(error) = call() {
+                assert!(is_expected(&error), "{error:?}");
+            }
+            client.transport_for(b"key") == Ok("rdma")
+        });
+    }
+    let before = server.reports_when(|_| true)[0].transport.rdma_values_read;
+    let after = before + 1;
+    unused.upsert(b"unused", 0..BYTES, PutOptions::default()).unwrap();
+    assert_eq!(unused.registration(), Registration::WithDevice);
+    server.reports_when(|reports| reports[0].transport.rdma_values_read == after);
+    assert_eq!(client.get(b"unused").unwrap(), value(2));
+}
+
+#[test]
+#[ignore = "needs RDMA devices: scripts/test --rdma"]
+fn a_device_that_is_taken_away_is_not_held_by_a_registered_buffer_in_use() {
+    take_away_under_a_registered_buffer(true);
+}
+
+#[test]
+#[ignore = "needs RDMA devices: scripts/test --rdma"]
+fn a_device_that_is_taken_away_is_not_held_by_an_idle_registered_buffer() {
+    take_away_under_a_registered_buffer(false);
+}
+
+#[test]
+#[ignore = "needs RDMA devices: scripts/test --rdma"]
+fn a_client_whose_address_changes_goes_on_over_rdma_from_the_new_one() {
+    // The new address gets the old one's place among the GIDs of the port. A client that remembered the old GID never got RDMA back.
+    let server = TestServer::start(&["--shm", "off"]);
+    let client = Client::connect(&server.url("transport=auto&timeout=4s")).unwrap();
+    client.put_with(b"key", &value(1), PutOptions::default()).unwrap();
+    assert_eq!(client.transport_for(b"key").unwrap(), "rdma");
+    let renumber = |old: &str, new: &str| {
+        run(&format!("ip addr del 10.77.0.{old}/24 dev eth1"));
+        run(&format!("ip addr add 10.77.0.{new}/24 dev eth1 noprefixroute"));
+        run(&format!("ip route replace 10.77.0.{new} dev eth0 src 10.77.0.1 table 101"));
+        run(&format!("ip route replace 10.77.0.1 dev eth1 src 10.77.0.{new} table 102"));
+        run(&format!("ip neigh replace 10.77.0.{new} lladdr 02:77:00:00:00:02 dev eth0 nud permanent"));
+    };
+    run("ip rule add pref 14 iif lo to 10.77.0.3 lookup 101");
+    run("ip rule add pref 15 oif eth0 to 10.77.0.3 lookup 101");
+    renumber("2", "3");
+    use_until(&client, "tcp", Duration::from_secs(10));
+    let back = || {
+        use_until(&client, "rdma", Duration::from_secs(40));
+        client.rdma_failures()
+    };
+    let failures = std::panic::catch_unwind(std::panic::AssertUnwindSafe(back));
+    renumber("3", "2");
+    run("ip rule del pref 14");
+    run("ip rule del pref 15");
+    let failures = failures.unwrap();
+    assert!(!failures.is_empty());
 }

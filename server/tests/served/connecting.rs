@@ -53,9 +53,7 @@ fn slow_way(target: SocketAddr, each: Duration) -> SocketAddr {
             std::thread::sleep(each);
             let Ok(far) = TcpStream::connect(target) else { continue };
             let _ = (near.set_nodelay(true), far.set_nodelay(true));
-            for (mut from, mut to) in
-                [(near.try_clone().unwrap(), far.try_clone().unwrap()), (far, near)]
-            {
+            for (mut from, mut to) in [(near.try_clone().unwrap(), far.try_clone().unwrap()), (far, near)] {
                 std::thread::spawn(move || std::io::copy(&mut from, &mut to));
             }
         }

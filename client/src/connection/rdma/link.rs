@@ -15,7 +15,7 @@
 
 mod setup;
 
-use super::registration::Region;
+use super::registration::{self, Region};
 use crate::connection::Broken;
 use crate::connection::backoff::Backoff;
 use lanner_rdma::grants::Allowance;
@@ -282,6 +282,10 @@ impl RdmaLink {
             let now = Clock.now();
             let reason = format!("RDMA from {}: {}", self.path(), status.explain());
             self.backoff.failed(now, now.since(proven) >= LASTING, &reason);
+        }
+        // Nobody has to wait until the next call of a registered buffer for a device that is being taken away.
+        if !self.domain().device().is_there() {
+            registration::tidy();
         }
         // It may be gone itself.
         let _ = rustix::net::send(&self.control, &[LINK_FAILED], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
