@@ -135,7 +135,7 @@ fn look_up(
         return 0;
     }
     blocks.hash(prefix);
-    request.shard.warm(&blocks.hashes);
+    request.shard.warm_hashed(&blocks.hashes);
     let start = frame.len();
     let mut found = 0;
     for (place, (hash, key)) in body::places::<Descriptor>(frame, blocks.hashes.len())
@@ -145,7 +145,7 @@ fn look_up(
         let (shard, now, operation) = (&mut *request.shard, request.now, Opcode::MatchChain);
         let block = match found {
             0 => shard.query_hashed(now, *hash, key, operation),
-            _ => shard.query_likely(now, *hash, key, operation),
+            _ => shard.query_next_block(now, *hash, key, operation),
         };
         let Some(block) = block else { break };
         block.describe(place);

@@ -9,7 +9,7 @@ mod match_chain;
 pub mod replies;
 
 use crate::memory::slots::{Generation, SlotId};
-use crate::shard::{Found, PeerId, PutTicket, Shard, WARMED_KEYS};
+use crate::shard::{PeerId, PutTicket, Shard, WARMED_KEYS};
 use lanner_shared::error::Malformation;
 use lanner_shared::key::MAX_KEY_BYTES;
 use lanner_shared::time::Instant;
@@ -95,23 +95,6 @@ enum LongValues {
     Described,
 }
 
-/// Hashes of keys that are looked up together.
-type Hashes = SmallVec<[KeyHash; WARMED_KEYS]>;
-
-/// Keys of this shard that are looked up together.
-#[derive(Default)]
-struct OwnKeys<'a> {
-    hashes: Hashes,
-    keys: SmallVec<[&'a [u8]; WARMED_KEYS]>,
-}
-
-impl<'a> OwnKeys<'a> {
-    #[inline]
-    fn iter(&self) -> impl Iterator<Item = (KeyHash, &'a [u8])> + '_ {
-        self.hashes.iter().copied().zip(self.keys.iter().copied())
-    }
-}
-
 /// One frame being served.
 struct Request<'a> {
     shard: &'a mut Shard,
@@ -141,10 +124,12 @@ impl Request<'_> {
             Opcode::Get => self.get(replies, LongValues::Refused)?,
             Opcode::Fetch => self.get(replies, LongValues::Described)?,
             Opcode::Query => self.query(replies)?,
-            Opcode::Exists => self
-                .for_each_key(replies, |it, hash, key| u8::from(it.shard.exists_hashed(it.now, hash, key)))?,
-            Opcode::Remove => self
-                .for_each_key(replies, |it, hash, key| u8::from(it.shard.remove_hashed(it.now, hash, key)))?,
+            Opcode::Exists => {
+                self.for_each_key(replies, |request, key| u8::from(request.shard.exists(request.now, key)))?
+            }
+            Opcode::Remove => {
+                self.for_each_key(replies, |request, key| u8::from(request.shard.remove(request.now, key)))?
+            }
             Opcode::Read => self.read(replies)?,
             Opcode::ReadRanges => self.read_ranges(replies)?,
             Opcode::List => self.list(replies)?,
@@ -196,19 +181,23 @@ impl Request<'_> {
         if count * keys::encoded_bytes(b"k") > self.body.len() {
             return Err(Error::Malformed { reason: Malformation::Body, detail: self.body.len() as u64 });
         }
-        let mut places = body::places::<Descriptor>(replies.frame(), count).iter_mut();
-        let (mut some, mut index) = (OwnKeys::default(), 0);
-        while index < count {
-            index += self.own_keys(&mut reader, index, &mut some)?;
-            for ((hash, key), place) in some.iter().zip(&mut places) {
-                match self.shard.query_hashed(self.now, hash, key, Opcode::Query) {
-                    Some(found) => found.describe(place),
-                    None => *place = Descriptor::without(Error::NotFound { index: 0 }.code(), 0),
-                }
+        for (index, place) in body::places::<Descriptor>(replies.frame(), count).iter_mut().enumerate() {
+            self.warm(reader, index);
+            let key = self.own_key(&mut reader, index)?;
+            match self.shard.query(self.now, key, Opcode::Query) {
+                Some(found) => found.describe(place),
+                None => *place = Descriptor::without(Error::NotFound { index: 0 }.code(), 0),
             }
         }
         reader.end()?;
         self.finish(replies, start, 0)
+    }
+
+    fn describe(&mut self, key: &[u8], operation: Opcode) -> Descriptor {
+        match self.shard.query(self.now, key, operation) {
+            Some(found) => found.descriptor(),
+            None => Descriptor::without(Error::NotFound { index: 0 }.code(), 0),
+        }
     }
 
     fn get(&mut self, replies: &mut Replies, long_values: LongValues) -> Result<()> {
@@ -218,26 +207,23 @@ impl Request<'_> {
         let start = body::begin(replies.frame());
         let mut found: SmallVec<[Descriptor; 16]> = SmallVec::new();
         let mut payload_bytes = 0_u64;
-        let (mut some, mut index) = (OwnKeys::default(), 0);
-        while index < usize::from(self.header.count) {
-            index += self.own_keys(&mut reader, index, &mut some)?;
-            for (hash, key) in some.iter() {
-                let mut descriptor = Descriptor::without(Error::NotFound { index: 0 }.code(), 0);
-                if let Some(object) = self.shard.query_hashed(self.now, hash, key, Opcode::Get) {
-                    descriptor = object.descriptor();
-                    let bytes = object.value_bytes;
-                    if bytes > limit && long_values == LongValues::Described {
-                        // The client reads it one-sided, under the lease that it just got.
-                    } else if bytes > limit {
-                        let too_small = Error::BufferTooSmall { index: 0, needed: bytes, given: limit };
-                        descriptor = Descriptor::without(too_small.code(), bytes);
-                    } else {
-                        payload_bytes += bytes;
-                        found.push(descriptor);
-                    }
+        for index in 0..usize::from(self.header.count) {
+            self.warm(reader, index);
+            let key = self.own_key(&mut reader, index)?;
+            let mut descriptor = self.describe(key, Opcode::Get);
+            if descriptor.status.get() == 0 {
+                let bytes = descriptor.value_bytes.get();
+                if bytes > limit && long_values == LongValues::Described {
+                    // The client reads it one-sided, under the lease that it just got.
+                } else if bytes > limit {
+                    let too_small = Error::BufferTooSmall { index: 0, needed: bytes, given: limit };
+                    descriptor = Descriptor::without(too_small.code(), bytes);
+                } else {
+                    payload_bytes += bytes;
+                    found.push(descriptor);
                 }
-                body::append(replies.frame(), &descriptor);
             }
+            body::append(replies.frame(), &descriptor);
         }
         reader.end()?;
         self.finish(replies, start, payload_bytes)?;
@@ -259,28 +245,21 @@ impl Request<'_> {
     fn for_each_key(
         &mut self,
         replies: &mut Replies,
-        mut act: impl FnMut(&mut Self, KeyHash, &[u8]) -> u8,
+        mut act: impl FnMut(&mut Self, &[u8]) -> u8,
     ) -> Result<()> {
-        let (mut reader, count) = (BodyReader::new(self.body), usize::from(self.header.count));
-        let mut some = OwnKeys::default();
-        let mut index = self.own_keys(&mut reader, 0, &mut some)?;
-        let mut later = reader;
         // A removal must not take place in part because a later key of its frame is bad.
-        for index in index..count {
-            let key = keys::next(&mut later, index)?;
-            self.owned(key, index)?;
+        let mut reader = BodyReader::new(self.body);
+        for index in 0..usize::from(self.header.count) {
+            self.own_key(&mut reader, index)?;
         }
-        later.end()?;
+        reader.end()?;
+        let mut reader = BodyReader::new(self.body);
         let start = body::begin(replies.frame());
-        loop {
-            for (hash, key) in some.iter() {
-                let answer = act(self, hash, key);
-                replies.frame().push(answer);
-            }
-            if index == count {
-                break;
-            }
-            index += self.own_keys(&mut reader, index, &mut some)?;
+        for index in 0..usize::from(self.header.count) {
+            self.warm(reader, index);
+            let key = keys::next(&mut reader, index)?;
+            let answer = act(self, key);
+            replies.frame().push(answer);
         }
         self.finish(replies, start, 0)
     }
@@ -321,20 +300,21 @@ impl Request<'_> {
     fn read_ranges(&mut self, replies: &mut Replies) -> Result<()> {
         self.must_send_values()?;
         let (ranges, keys) = read_ranges::decode(self.body, usize::from(self.header.count))?;
-        let mut found: SmallVec<[Found; 64]> = SmallVec::new();
-        for (chunk, some) in keys.chunks(WARMED_KEYS).enumerate() {
-            let first = chunk * WARMED_KEYS;
-            let hashes: Hashes =
-                some.iter().zip(first..).map(|(key, index)| self.owned(key, index)).collect::<Result<_>>()?;
-            self.shard.warm(&hashes);
-            for ((hash, key), index) in hashes.iter().zip(some).zip(first..) {
-                let object = self.shard.query_likely(self.now, *hash, key, Opcode::ReadRanges);
-                found.push(object.ok_or(Error::NotFound { index: index as u64 })?);
+        let mut found: SmallVec<[Descriptor; 64]> = SmallVec::new();
+        for (index, key) in keys.iter().enumerate() {
+            if index.is_multiple_of(WARMED_KEYS) {
+                self.shard.warm(keys[index..].iter().copied());
             }
+            self.must_own(key, index)?;
+            let descriptor = self.describe(key, Opcode::ReadRanges);
+            if descriptor.status.get() != 0 {
+                return Err(Error::NotFound { index: index as u64 });
+            }
+            found.push(descriptor);
         }
         let mut payload_bytes = 0_u64;
         for (index, range) in ranges.iter().enumerate() {
-            let length = found[range.key.get() as usize].value_bytes;
+            let length = found[range.key.get() as usize].value_bytes.get();
             let end = range.source_offset.get().saturating_add(range.length.get());
             if end > length {
                 return Err(Error::OutOfBounds { index: index as u64, end, length });
@@ -344,7 +324,7 @@ impl Request<'_> {
         let start = body::begin(replies.frame());
         self.finish(replies, start, payload_bytes)?;
         let rows = ranges.iter().map(|range| {
-            let offset = found[range.key.get() as usize].value_offset + range.source_offset.get();
+            let offset = found[range.key.get() as usize].value_offset() + range.source_offset.get();
             (offset, range.length.get())
         });
         if replies.copy_rows(self.shard.segment(), rows, payload_bytes) {
@@ -352,9 +332,10 @@ impl Request<'_> {
             return Ok(());
         }
         for range in ranges {
-            let object = &found[range.key.get() as usize];
-            let offset = object.value_offset + range.source_offset.get();
-            replies.send_extent(self.shard, object.slot, object.generation, offset, range.length.get())?;
+            let descriptor = &found[range.key.get() as usize];
+            let (slot, generation) = (SlotId(descriptor.slot.get()), Generation(descriptor.generation.get()));
+            let offset = descriptor.value_offset() + range.source_offset.get();
+            replies.send_extent(self.shard, slot, generation, offset, range.length.get())?;
         }
         self.shard.count_sent(payload_bytes);
         Ok(())
@@ -401,34 +382,36 @@ impl Request<'_> {
         self.finish(replies, start, 0)
     }
 
-    /// The next keys of the body, some at a time, if they all belong to this shard, which has what they lead to brought in. `first` is
-    /// the place of the first of them in the frame. How many these are.
+    /// Before the first of every so many keys, has the shard bring in what they lead to. `reader` stands before key `index`.
     #[inline]
-    fn own_keys<'b>(
-        &self,
-        reader: &mut BodyReader<'b>,
-        first: usize,
-        some: &mut OwnKeys<'b>,
-    ) -> Result<usize> {
-        let last = usize::from(self.header.count).min(first + WARMED_KEYS);
-        some.hashes.clear();
-        some.keys.clear();
-        for index in first..last {
-            let key = keys::next(reader, index)?;
-            some.hashes.push(self.owned(key, index)?);
-            some.keys.push(key);
+    fn warm(&self, mut reader: BodyReader<'_>, index: usize) {
+        if !index.is_multiple_of(WARMED_KEYS) || self.header.count == 1 {
+            return;
         }
-        self.shard.warm(&some.hashes);
-        Ok(some.hashes.len())
+        let last = usize::from(self.header.count).min(index + WARMED_KEYS);
+        let mut some: SmallVec<[&[u8]; WARMED_KEYS]> = SmallVec::new();
+        // A bad key is found, and answered, when its turn comes.
+        some.extend((index..last).map_while(|index| keys::next(&mut reader, index).ok()));
+        self.shard.warm(some.iter().copied());
     }
 
-    /// The hash of a key that belongs to this shard.
+    /// The next key of the body, if it belongs to this shard.
     #[inline]
-    fn owned(&self, key: &[u8], index: usize) -> Result<KeyHash> {
-        let (hash, config) = (KeyHash::of(key), self.shard.config());
-        let owner = hash.shard(config.shards);
+    fn own_key<'b>(&self, reader: &mut BodyReader<'b>, index: usize) -> Result<&'b [u8]> {
+        let key = keys::next(reader, index)?;
+        self.must_own(key, index)?;
+        Ok(key)
+    }
+
+    #[inline]
+    fn must_own(&self, key: &[u8], index: usize) -> Result<()> {
+        let config = self.shard.config();
+        if config.shards == 1 {
+            return Ok(());
+        }
+        let owner = KeyHash::of(key).shard(config.shards);
         if owner == config.shard {
-            return Ok(hash);
+            return Ok(());
         }
         let (owner, asked) = (u64::from(owner.0), u64::from(config.shard.0));
         Err(Error::WrongShard { index: index as u64, owner, asked })

@@ -8,12 +8,7 @@ use lanner_shared::wire::Opcode;
 impl Shard {
     /// Whether an object has this key. Changes nothing but counts.
     pub fn exists(&mut self, now: Instant, key: &[u8]) -> bool {
-        self.exists_hashed(now, KeyHash::of(key), key)
-    }
-
-    /// [`Shard::exists`] of a key whose hash is known.
-    pub fn exists_hashed(&mut self, now: Instant, hash: KeyHash, key: &[u8]) -> bool {
-        let found = self.look_up(hash, key).is_some_and(|slot| !self.is_expired(now, slot));
+        let found = self.look_up(KeyHash::of(key), key).is_some_and(|slot| !self.is_expired(now, slot));
         self.counters.count_look_up(Opcode::Exists, found);
         found
     }

@@ -9,12 +9,7 @@ use lanner_shared::wire::Opcode;
 impl Shard {
     /// Removes the object of a key. Returns whether there was one. Never fails for a lease or a pin.
     pub fn remove(&mut self, now: Instant, key: &[u8]) -> bool {
-        self.remove_hashed(now, KeyHash::of(key), key)
-    }
-
-    /// [`Shard::remove`] of a key whose hash is known.
-    pub fn remove_hashed(&mut self, now: Instant, hash: KeyHash, key: &[u8]) -> bool {
-        let slot = self.find(now, hash, key);
+        let slot = self.find(now, KeyHash::of(key), key);
         self.counters.count_look_up(Opcode::Remove, slot.is_some());
         if let Some(slot) = slot {
             self.depart(now, slot, Departure::Removed);

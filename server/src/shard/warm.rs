@@ -24,12 +24,25 @@ const FEWEST_OBJECTS: u64 = 1 << 14;
 const NEXT_LINE_BYTES: u64 = 64;
 
 impl Shard {
-    /// Brings in what the keys with these hashes lead to. To be called just before they are looked up, with at most [`WARMED_KEYS`] or so.
+    /// Brings in what the first [`WARMED_KEYS`] of `keys` lead to. To be called just before they are looked up.
     #[inline]
-    pub fn warm(&self, hashes: &[KeyHash]) {
-        if hashes.len() >= FEWEST_KEYS && self.index.len() >= FEWEST_OBJECTS {
+    pub fn warm<'a>(&self, keys: impl ExactSizeIterator<Item = &'a [u8]>) {
+        if self.is_worth_warming(keys.len()) {
+            let hashes: SmallVec<[KeyHash; WARMED_KEYS]> = keys.take(WARMED_KEYS).map(KeyHash::of).collect();
+            self.warm_keys(&hashes);
+        }
+    }
+
+    /// [`Shard::warm`] of keys whose hashes are known.
+    #[inline]
+    pub fn warm_hashed(&self, hashes: &[KeyHash]) {
+        if self.is_worth_warming(hashes.len()) {
             hashes.chunks(WARMED_KEYS).for_each(|some| self.warm_keys(some));
         }
+    }
+
+    fn is_worth_warming(&self, keys: usize) -> bool {
+        keys >= FEWEST_KEYS && self.index.len() >= FEWEST_OBJECTS
     }
 
     fn warm_keys(&self, hashes: &[KeyHash]) {
@@ -66,7 +79,7 @@ mod tests {
         let keys: Vec<[u8; 4]> = (0..2 * objects).map(u32::to_le_bytes).collect();
         for some in keys.chunks(WARMED_KEYS + 5) {
             let twice = [some, some].concat();
-            shard.warm(&twice.iter().map(|key| KeyHash::of(key)).collect::<Vec<_>>());
+            shard.warm(twice.iter().map(<[u8; 4]>::as_slice));
         }
         assert_eq!(shard.stats(at(1)), before);
     }
