@@ -40,14 +40,23 @@ def prompts(seed: int) -> list[list[int]]:
     return [long[0], long[1], long[0], long[1], *turns]
 
 
+def crowd(seed: int) -> list[list[int]]:
+    """Ten prompts of some 470 tokens that all begin with one."""
+    rng = random.Random(seed)
+    some = lambda count: [rng.randrange(3, 250) for _ in range(count)]
+    system = some(256)
+    return [system + some(rng.randrange(150, 290)) for _ in range(10)]
+
+
 def engine_run(options: argparse.Namespace, folder: Path, requests: list, *flags: str, environment: dict | None = None) -> dict:
-    """The answers of one engine process, and the seconds that it took for all of them."""
+    """The answers of one engine process, what it was asked, and the seconds that it took for all of them."""
+    print(f"    vLLM {' '.join(flags) or 'without a store'}", file=sys.stderr, flush=True)
     engine = Engine(options.vllm_python, folder / "model", folder / "vllm.log", *flags, environment=environment).wait()
     started = time.perf_counter()
     answers = engine.ask(requests)
     seconds = time.perf_counter() - started
     engine.close()
-    return {"answers": answers, "seconds": seconds}
+    return {"answers": answers, "requests": requests, "seconds": seconds}
 
 
 def vllm_runs(options: argparse.Namespace, folder: Path) -> tuple[list[dict], bool]:
@@ -63,7 +72,14 @@ def vllm_runs(options: argparse.Namespace, folder: Path) -> tuple[list[dict], bo
         runs["Lanner over TCP, restarted engine"] = run(*lanner("tcp"))
         found.append("Lanner over TCP, restarted engine")
         small = ["--no-prefix-cache", "--batched-tokens", "512", "--kv-bytes", str(80 << 20), "--together"]
-        runs["chunked prefill, preemption, no prefix cache"] = run(*lanner(), *small)
+        runs["chunked prefill, no prefix cache"] = run(*lanner(), *small)
+        # Room for 4,352 tokens, and the ten have 5,900 when they are done: some have to give theirs up and are resumed later.
+        crowded = ["--no-prefix-cache", "--batched-tokens", "256", "--kv-bytes", str(34 << 20), "--together", "--sequences", "10"]
+        many = lambda *flags: engine_run(options, folder, crowd(2), "--max-tokens", "120", *flags)
+        runs["crowd, no store"] = many()
+        runs["crowd, preemption, cold"] = many(*lanner(), *crowded)
+        runs["crowd, preemption, restarted engine"] = many(*lanner(), *crowded)
+        found.append("crowd, preemption, restarted engine")
         behind = ["--store", "tier", "--url", server.url()]
         runs["behind OffloadingConnector, cold"] = run(*behind)
         runs["behind OffloadingConnector, restarted engine"] = run(*behind)
@@ -87,15 +103,22 @@ def vllm_runs(options: argparse.Namespace, folder: Path) -> tuple[list[dict], bo
         other.stop()
         runs |= lmcache_on_lanner(options, folder, run)
         found.append("LMCache on Lanner, all of LMCache restarted")
-    rows = [row_of(name, run, requests) for name, run in runs.items()]
-    # With two ranks sums are rounded otherwise, so those runs are compared among themselves.
+    rows = [row_of(name, run, run["requests"]) for name, run in runs.items()]
     tokens = {name: [answer["tokens"] for answer in run["answers"]] for name, run in runs.items()}
     for row in rows:
-        row["same"] = tokens[row["run"]] == tokens["two ranks, no store" if row["run"].startswith("two ranks") else "no store"]
+        row["same"] = tokens[row["run"]] == tokens[reference_of(row["run"])]
+    calm = [row["run"] for row in rows if "preemption" in row["run"] and not row["preemptions"]]
+    for name in calm:
+        print(f"{name}: no request was preempted")
     missed = [name for name in found if not all(answer["cached"] for answer in runs[name]["answers"])]
     for name in missed:
         print(f"{name}: a request found nothing in the store")
-    return rows, not missed and all(row["same"] for row in rows)
+    return rows, not missed and not calm and all(row["same"] for row in rows)
+
+
+def reference_of(name: str) -> str:
+    """The run with whose answers those of this one are compared. With two ranks sums are rounded otherwise, and a crowd asks something else."""
+    return next((f"{kind}, no store" for kind in ("two ranks", "crowd") if name.startswith(kind)), "no store")
 
 
 def others_on_lanner(options: argparse.Namespace, folder: Path, run) -> tuple[dict[str, dict], list[str]]:
@@ -146,6 +169,7 @@ def row_of(name: str, run: dict, requests: list) -> dict:
         "run": name, "requests": len(answers), "first_ttft_ms": median(answers[:2]), "again_ttft_ms": median(answers[2:4]),
         "turns_ttft_ms": median(answers[4:]), "tokens_per_second": sum(len(answer["tokens"]) for answer in answers) / run["seconds"],
         "hit_ratio": sum(answer["cached"] or 0 for answer in answers) / sum(map(len, requests)), "answers": answers,
+        "preemptions": answers[-1]["preemptions"],
     }
 
 
@@ -171,6 +195,7 @@ def hicache_runs(options: argparse.Namespace, folder: Path) -> tuple[list[dict],
     }
     rows = []
     for name, backend, flags in cases:
+        print(f"    HiCacheController with {name}", file=sys.stderr, flush=True)
         command = [options.sglang_python, str(HERE / "hicache.py"), backend, *flags]
         command += [] if "--ranks" in flags else ["--cpus", json.dumps(ENGINE_CPUS)]
         # SGLang's own Mooncake backend then finds Lanner.
@@ -194,11 +219,11 @@ def report(hicache: list[dict], vllm: list[dict], folder: Path) -> None:
         print(f"{row['case']:<44}{times}{'right' if row['correct'] else 'WRONG':>10}")
     if vllm:
         what = f"time to first token of {TOKENS} tokens the first and the second time, and of the turns of conversations"
-        print(f"\nvLLM, {vllm[0]['requests']} greedy requests a run; {what}\n")
-        print(f"{'run':<46}{'first':>11}{'second':>11}{'turns':>11}{'tokens/s':>10}{'hits':>7}{'answers':>11}")
+        print(f"\nvLLM, greedy requests, {vllm[0]['requests']} a run (of a crowd ten); {what}\n")
+        print(f"{'run':<46}{'first':>11}{'second':>11}{'turns':>11}{'tokens/s':>10}{'hits':>7}{'preempted':>11}{'answers':>11}")
     for row in vllm:
         times = "".join(f"{row[name]:>8.1f} ms" for name in ("first_ttft_ms", "again_ttft_ms", "turns_ttft_ms"))
-        print(f"{row['run']:<46}{times}{row['tokens_per_second']:>10.0f}{row['hit_ratio']:>7.0%}{'the same' if row['same'] else 'DIFFERENT':>11}")
+        print(f"{row['run']:<46}{times}{row['tokens_per_second']:>10.0f}{row['hit_ratio']:>7.0%}{row['preemptions']:>11}{'the same' if row['same'] else 'DIFFERENT':>11}")
     if vllm:
         print(f"\n{sum(row['requests'] for row in vllm)} requests, none failed")
     (folder / "report.json").write_text(json.dumps({"hicache": hicache, "vllm": vllm}))

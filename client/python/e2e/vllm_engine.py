@@ -4,7 +4,7 @@
 
 A line of standard input is a list of prompts, each a list of token ids; they are generated one after the other, or with ``--together`` at the
 same time. A line {"prompts": […], "unplugged": true} has them generated as if the engine had no connector. Its answer is a line of standard output:
-a list of {"tokens", "ttft_ms", "total_ms", "cached"}, in the order of the prompts. The first line of all says {"ready": true}. ``--store`` names the connector: none, ``lanner``, ``tier`` (Lanner behind vLLM's OffloadingConnector), or for comparison
+a list of {"tokens", "ttft_ms", "total_ms", "cached", "preemptions"}, in the order of the prompts; the last is how many the engine has had. The first line of all says {"ready": true}. ``--store`` names the connector: none, ``lanner``, ``tier`` (Lanner behind vLLM's OffloadingConnector), or for comparison
 ``lmcache`` or ``mooncake``, whose addresses are in ``--extra`` and in MOONCAKE_CONFIG_PATH, or ``lmcache-in-process``, which LMCACHE_CONFIG_FILE configures.
 """
 
@@ -113,6 +113,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--max-tokens", type=int, default=8)
     parser.add_argument("--batched-tokens", type=int, default=4096)
     parser.add_argument("--kv-bytes", type=int, default=512 << 20)
+    parser.add_argument("--sequences", type=int, default=4, help="requests that run at the same time")
     parser.add_argument("--ranks", type=int, default=1, help="tensor-parallel size")
     parser.add_argument("--cpus", type=json.loads, help="CPUs to run on, as a JSON list")
     parser.add_argument("--together", action="store_true", help="all prompts of a line at the same time")
@@ -146,7 +147,7 @@ def main() -> None:
     from vllm import LLM, SamplingParams
 
     engine = LLM(
-        options.model, dtype="float32", enforce_eager=True, block_size=32, max_num_seqs=4, max_model_len=4096,
+        options.model, dtype="float32", enforce_eager=True, block_size=32, max_num_seqs=options.sequences, max_model_len=4096,
         kv_cache_memory_bytes=options.kv_bytes, enable_prefix_caching=not options.no_prefix_cache,
         max_num_batched_tokens=options.batched_tokens, kv_transfer_config=transfer_config(options), disable_log_stats=False,
         tensor_parallel_size=options.ranks,
@@ -170,7 +171,8 @@ def main() -> None:
                 started = time.perf_counter()
                 outputs = engine.generate([{"prompt_token_ids": prompt} for prompt in batch], greedy, use_tqdm=False)
                 seconds = time.perf_counter() - started
-            answers += [answer(output, seconds) for output in outputs]
+            preemptions = sum(metric.value for metric in engine.get_metrics() if metric.name == "vllm:num_preemptions")
+            answers += [answer(output, seconds) | {"preemptions": preemptions} for output in outputs]
         answered += len(answers)
         print(json.dumps(answers), file=answers_to, flush=True)
     engine.llm_engine.engine_core.shutdown()
