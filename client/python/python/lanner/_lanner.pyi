@@ -2,15 +2,15 @@
 
 Common to all: a *key* is ``str`` (its UTF-8) or ``bytes``, 1 to 1024 bytes. A *buffer* is whatever has the buffer protocol (numpy arrays,
 ``bytearray``, ``memoryview``), a torch tensor in main memory, or an object with DLPack; it must be contiguous, and is read or written
-where it is, without a copy. It is held until the call has returned, so nobody can resize or free it meanwhile; what else writes to it
-meanwhile is mixed with what is read. Every call that may wait releases the GIL and ends within the client's time-out (``?timeout=``, 5 s
+where it is, without a copy. It is held until the call has returned, so it isn't freed meanwhile, and resizing it raises (a torch tensor's from its
+first call on; numpy's ``resize(refcheck=False)`` doesn't look, and mustn't be called); what else writes to it meanwhile is mixed with what is read. Every call that may wait releases the GIL and ends within the client's time-out (``?timeout=``, 5 s
 unless given); a ``KeyboardInterrupt`` comes up when it has ended. After an exception the contents of a buffer mean nothing.
 
 In batches each item has its outcome in its place, and a miss is ``None`` (of puts: ``False``, there was an object already). Whatever else
 went wrong with an item is raised; with ``return_exceptions=True`` it stands in the item's place instead, also that its key is empty or too
-long. What is wrong with the call as a whole is raised in any case: arguments of a wrong type, lists of different lengths, memory that
-overlaps or can't be, a server that a batch needs and that can't be reached where the items of other servers aren't told apart, a chain with a
-bad key.
+long, or that its server can't be reached. What is wrong with the call as a whole is raised in any case: arguments of a wrong type, lists of
+different lengths, memory that overlaps or can't be, a chain with a bad key. ``size_batch``, ``exists_batch`` and ``remove_batch`` are about all keys
+at once: if one server that they need can't be reached, they raise.
 
 Objects may be used by several threads, each of which has connections of its own. The child of a fork makes its connections anew when it
 first needs them.
