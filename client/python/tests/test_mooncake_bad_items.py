@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lanner import mooncake
-from lanner.mooncake.checks import for_good, is_key, is_memory
+from lanner.mooncake.checks import for_good, good_keys, good_values, is_key, is_memory
 from lanner.mooncake.tensors import HEADER_BYTES
 
 
@@ -27,6 +27,10 @@ def test_what_is_good_of_a_batch():
     ]
     places = [(0, 0), (0, 1), (1, 1), (-1, 0), (1, -1), (1, 1 << 63), (1 << 63, 0), (np.int64(8), np.int64(8))]
     assert [is_memory(*place) for place in places] == [True, False, True, False, False, False, False, True]
+    assert good_keys(["k", b"k", "k" * 256]) == [True] * 3 and good_keys(["k", "", "k" * 300]) == [True, False, True] and good_keys([]) == []
+    assert good_values([[1], [2, 3]], [[4], [5, 0]]) == [True, True] and good_values([], []) == []
+    assert good_values([[1], [2, 3], [0], []], [[4], [5], [0], []]) == [True, False, True, True]
+    assert good_values([[1, 2], [3]], [[1], [1, 1]]) == [False, False]
     double = lambda items: [2 * item for item in items]
     assert for_good([True, False, True], double, [1, 2, 3]) == [2, -600, 6]
     assert for_good([False], double, [1]) == [-600] and for_good([], double, []) == []

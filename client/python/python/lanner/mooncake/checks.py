@@ -6,6 +6,7 @@ Whether memory is really there only the caller knows. What is refused here is wh
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 from .codes import INVALID_PARAMS
@@ -30,6 +31,24 @@ def is_memory(address: int, size: int) -> bool:
 def are_memory(addresses: Sequence[int], sizes: Sequence[int]) -> bool:
     """Whether there can be all the pieces of a value."""
     return len(addresses) == len(sizes) and all(map(is_memory, addresses, sizes))
+
+
+def good_keys(keys: Sequence[str | bytes]) -> list[bool]:
+    """``is_key`` of each."""
+    lengths = list(map(len, keys))
+    # A batch in which all is well, as mostly, is looked at by builtins: key by key it would take longer than asking the server.
+    if lengths and 0 < min(lengths) and 4 * max(lengths) <= MAX_KEY_BYTES:
+        return [True] * len(keys)
+    return list(map(is_key, keys))
+
+
+def good_values(addresses: Sequence[Sequence[int]], sizes: Sequence[Sequence[int]]) -> list[bool]:
+    """``are_memory`` of each value's pieces."""
+    starts, lengths = list(chain.from_iterable(addresses)), list(chain.from_iterable(sizes))
+    if starts and lengths and min(starts) > 0 and min(lengths) >= 0 and max(starts) + max(lengths) < _END:
+        if list(map(len, addresses)) == list(map(len, sizes)):
+            return [True] * len(addresses)
+    return list(map(are_memory, addresses, sizes))
 
 
 def for_good(is_good: list[bool], call: Callable[..., list[Any]], *columns: Sequence[Any], bad: Any = INVALID_PARAMS) -> list[Any]:

@@ -9,11 +9,10 @@ from typing import Any
 from .. import errors
 from .._lanner import Client, Snapshot
 from .absent import AbsentCalls
-from .checks import are_memory, for_good, is_key, is_memory
-from .codes import (
-    CODED, INTERNAL_ERROR, INVALID_PARAMS, LEASE_EXPIRED, NO_AVAILABLE_HANDLE, OBJECT_NOT_FOUND, OK, RPC_FAIL, code_of, logger,
-)
+from .checks import for_good, good_keys, good_values, is_memory
+from .codes import CODED, INTERNAL_ERROR, INVALID_PARAMS, LEASE_EXPIRED, OBJECT_NOT_FOUND, OK, RPC_FAIL, code_of, logger
 from .regions import Regions
+from .sessions import SessionCalls
 from .setup import arguments_of, bytes_of, url_of
 from .tensors import TensorCalls
 from .types import BufferHandle, Descriptor, ReplicaDescriptor, ReplicateConfig
@@ -22,7 +21,7 @@ from .types import BufferHandle, Descriptor, ReplicaDescriptor, ReplicateConfig
 _MAX_READS = 4
 
 
-class MooncakeDistributedStore(TensorCalls, AbsentCalls):
+class MooncakeDistributedStore(SessionCalls, TensorCalls, AbsentCalls):
     """The class that programs written for Mooncake Store make. Calls answer with Mooncake's codes: 0 or more is good.
 
     Before ``setup`` and after ``close`` every call that needs a server fails with -1 (``health_check``: 1), and reads find nothing; an
@@ -139,7 +138,9 @@ class MooncakeDistributedStore(TensorCalls, AbsentCalls):
                 outcomes = self._regions.put(client, keys, addresses, sizes, replace=replace, pin=pin)
                 return [OK if isinstance(outcome, bool) else code_of(outcome) for outcome in outcomes]
 
-            is_good = [are_memory(*places) and sum(places[1]) > 0 for places in zip(addresses, sizes)]
+            is_good = good_values(addresses, sizes)
+            if not all(map(any, sizes)):
+                is_good = [good and any(parts) for good, parts in zip(is_good, sizes)]
             return for_good(is_good, put, keys, addresses, sizes)
         except CODED as error:
             return [code_of(error)] * len(keys)
@@ -232,7 +233,7 @@ class MooncakeDistributedStore(TensorCalls, AbsentCalls):
             def get(keys: list[str], addresses: list[list[int]], sizes: list[list[int]]) -> list[int]:
                 return [_read_code(outcome) for outcome in self._regions.get(client, keys, addresses, sizes)]
 
-            return for_good(list(map(are_memory, all_buffer_ptrs, all_sizes)), get, keys, all_buffer_ptrs, all_sizes)
+            return for_good(good_values(all_buffer_ptrs, all_sizes), get, keys, all_buffer_ptrs, all_sizes)
         except CODED as error:
             return [code_of(error)] * len(keys)
 
@@ -286,83 +287,6 @@ class MooncakeDistributedStore(TensorCalls, AbsentCalls):
             end = max(target + size for _, _, size, target in ranges)
             self.client.read_ranges(keys, ranges, (ctypes.c_ubyte * end).from_address(address))
 
-    # --- sessions: several reads or writes of one object --------------------------------------------------------------------------------
-
-    def batch_get_session_start(self, keys: list[str]) -> list[int]:
-        """Leases each object. A session lasts as long as the lease; reads after that answer -707, and it's started anew."""
-        codes = []
-        for key in keys:
-            try:
-                self._reads[key] = self.client.prepare_snapshot([key])
-                codes.append(OK)
-            except CODED as error:
-                codes.append(code_of(error))
-        return codes
-
-    def batch_get_into_multi_buffer_ranges(
-        self, keys: list[str], all_buffer_ptrs: list[list[int]], all_sizes: list[list[int]], all_src_offsets: list[list[int]]
-    ) -> list[int]:
-        """Bytes read of each session's object, or why nothing was."""
-        codes = []
-        for key, addresses, sizes, sources in zip(keys, all_buffer_ptrs, all_sizes, all_src_offsets, strict=True):
-            is_good = are_memory(addresses, sizes) and len(sizes) == len(sources) and min(sources, default=0) >= 0
-            if key not in self._reads or not is_good:
-                codes.append(INVALID_PARAMS)
-                continue
-            try:
-                for address, size, source in zip(addresses, sizes, sources):
-                    self._regions.read(self._reads[key], source, size, address)
-                codes.append(sum(sizes))
-            except CODED as error:
-                codes.append(code_of(error))
-        return codes
-
-    def batch_get_session_end(self, keys: list[str]) -> int:
-        for key in keys:
-            self._reads.pop(key, None)
-        return OK
-
-    def batch_put_session_start(self, keys: list[str], sizes: list[int], config: ReplicateConfig | None = None) -> list[int]:
-        """Takes memory for each value on this side; it's stored when the session ends."""
-        if len(keys) != len(sizes):
-            return [INVALID_PARAMS] * len(keys)
-        try:
-            most = max(server["max_value_bytes"] for server in self.client.servers())
-        except CODED as error:
-            return [code_of(error)] * len(keys)
-        return [self._start_write(key, size, most) for key, size in zip(keys, sizes)]
-
-    def _start_write(self, key: str, size: int, most: int) -> int:
-        if not 0 < size <= most or not is_key(key) or key in self._writes:
-            return INVALID_PARAMS
-        try:
-            self._writes[key] = bytearray(size)
-        except MemoryError:
-            logger.warning("there is no memory for a value of %d bytes (answered as %d)", size, NO_AVAILABLE_HANDLE)
-            return NO_AVAILABLE_HANDLE
-        return OK
-
-    def batch_put_from_multi_buffer_ranges(
-        self, keys: list[str], all_buffer_ptrs: list[list[int]], all_sizes: list[list[int]], all_dst_offsets: list[list[int]]
-    ) -> list[int]:
-        codes = []
-        for key, addresses, sizes, targets in zip(keys, all_buffer_ptrs, all_sizes, all_dst_offsets, strict=True):
-            value = self._writes.get(key)
-            is_inside = value is not None and all(0 <= target and target + size <= len(value) for target, size in zip(targets, sizes))
-            if value is None or not is_inside or not are_memory(addresses, sizes) or len(sizes) != len(targets):
-                codes.append(INVALID_PARAMS)
-                continue
-            for address, size, target in zip(addresses, sizes, targets):
-                value[target : target + size] = ctypes.string_at(address, size)
-            codes.append(sum(sizes))
-        return codes
-
-    def batch_put_session_end(self, keys: list[str]) -> list[int]:
-        return [self.put(key, self._writes.pop(key)) if key in self._writes else INVALID_PARAMS for key in keys]
-
-    def batch_put_session_revoke(self, keys: list[str]) -> list[int]:
-        return [OK if self._writes.pop(key, None) is not None else INVALID_PARAMS for key in keys]
-
     # --- about objects ------------------------------------------------------------------------------------------------------------------
 
     def is_exist(self, key: str) -> int:
@@ -373,7 +297,7 @@ class MooncakeDistributedStore(TensorCalls, AbsentCalls):
         try:
             client = self.client
             exists = lambda keys: [int(is_there) for is_there in client.exists_batch(keys)]
-            return for_good(list(map(is_key, keys)), exists, keys)
+            return for_good(good_keys(keys), exists, keys)
         except CODED as error:
             return [code_of(error)] * len(keys)
 
@@ -392,7 +316,7 @@ class MooncakeDistributedStore(TensorCalls, AbsentCalls):
         try:
             client = self.client
             remove = lambda keys: [OK if was_there else OBJECT_NOT_FOUND for was_there in client.remove_batch(keys)]
-            return for_good(list(map(is_key, keys)), remove, keys)
+            return for_good(good_keys(keys), remove, keys)
         except CODED as error:
             return [code_of(error)] * len(keys)
 
