@@ -6,6 +6,7 @@ from __future__ import annotations
 import enum
 import importlib
 import logging
+import socket
 import sys
 import time
 import types
@@ -177,6 +178,36 @@ def test_chains(make, pieces):
     assert backend.batch_exists(pages, after()) == 0 and backend.batch_exists(pages[1:], after(pages[:1])) == 39
     assert backend.batch_set_v1(pages[:2], pool.indices(40, 41), after()) == [True] * 2
     assert backend.batch_exists(pages, after()) == 40
+
+
+def test_an_engine_may_start_before_its_store(sglang):
+    """It used to end with ConnectionFailed; now its cache is empty until the server is there."""
+    from lanner.naming import DESCRIPTIONS
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    backend = sglang.HiCacheLanner(config(f"lanner://127.0.0.1:{port}?timeout=500ms"))
+    now = [0.0]
+    backend.client._clock, backend.client._not_before = (lambda: now[0]), 1.0
+    pool = Pool(1)
+    pool.kv_buffer[:] = 7
+    backend.register_mem_pool_host(pool)
+    key = "0" * 64
+    assert backend.batch_exists([key]) == 0 and backend.batch_set_v1([key], pool.indices(1)) == [False]
+    assert backend.batch_get_v1([key], pool.indices(1)) == [False]
+    server = Server("--memory", "64MiB", port=port)
+    try:
+        # Not yet time to try again.
+        assert backend.batch_set_v1([key], pool.indices(1)) == [False]
+        now[0] = 1.5
+        assert backend.batch_set_v1([key], pool.indices(1)) == [True] and backend.batch_exists([key]) == 1
+        described = [name for name, _ in lanner.Client(server.url()).list(DESCRIPTIONS)]
+        assert (DESCRIPTIONS + backend._pools["kv"].namespace.prefix).encode() in described
+    finally:
+        server.kill()
+    with pytest.raises(ValueError):
+        sglang.HiCacheLanner(config("http://127.0.0.1:1"))
 
 
 def test_a_lease_that_ended_is_asked_for_again(sglang, own_server):

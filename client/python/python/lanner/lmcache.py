@@ -23,8 +23,9 @@ from lmcache.v1.distributed.internal_api import L2StoreResult
 from lmcache.v1.distributed.l2_adapters.base import L2AdapterInterface
 from lmcache.v1.platform import create_event_notifier
 
-from . import _lanner, errors
+from . import errors
 from .naming import Namespace
+from .patient import PatientClient
 from .settings import DEFAULT_URL
 
 logger = init_logger("lanner.lmcache")
@@ -35,7 +36,7 @@ class LannerL2Adapter(L2AdapterInterface):
 
     def __init__(self, adapter_params: dict[str, Any], l1_memory_desc: Any = None) -> None:
         super().__init__()
-        self.client = _lanner.Client(adapter_params.get("url", DEFAULT_URL))
+        self.client = PatientClient(adapter_params.get("url", DEFAULT_URL))
         self.namespace = Namespace("lmcache", {"namespace": adapter_params.get("namespace")})
         self.namespace.announce(self.client, logger)
         self._stored, self._found, self._loaded = (create_event_notifier() for _ in range(3))

@@ -26,8 +26,9 @@ from lmcache.logging import init_logger
 from lmcache.v1.storage_backend.connector import ConnectorAdapter, ConnectorContext
 from lmcache.v1.storage_backend.connector.base_connector import RemoteConnector
 
-from . import _lanner, errors
+from . import errors
 from .naming import Namespace
+from .patient import PatientClient
 from .settings import DEFAULT_URL
 
 logger = init_logger("lanner.lmcache")
@@ -70,7 +71,7 @@ class LannerRemoteConnector(RemoteConnector):
         hashed_by = _hashed_by(context.config)
         extra = context.config.extra_config or {}
         self.local_cpu_backend = context.local_cpu_backend
-        self.client = _lanner.Client(extra.get(_FIELDS + "url", DEFAULT_URL))
+        self.client = PatientClient(extra.get(_FIELDS + "url", DEFAULT_URL))
         self.namespace = Namespace(
             "lmcache-remote",
             {

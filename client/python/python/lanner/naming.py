@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import _lanner, errors
+from .patient import PatientClient
 
 #: Changed whenever keys or values are laid out otherwise, so that old objects aren't found.
 FORMAT = 1
@@ -50,9 +51,17 @@ class Namespace:
             raise ValueError(f"'{page}' can't be the name of a page: it's empty or has braces")
         return f"{self.prefix}/{{{page}}}{piece}"
 
-    def announce(self, client: _lanner.Client, logger: logging.Logger) -> None:
+    def announce(self, client: _lanner.Client | PatientClient, logger: logging.Logger) -> None:
         """Logs the name space where the engine shows it, and leaves its description in the store. A store that can't take it is no failure."""
         logger.info("name space %s: %s", self.prefix, self.description)
+        if isinstance(client, PatientClient):
+            if not client.is_connected:
+                logger.warning("no server at %s yet: the cache is empty until there is", client.url)
+            client.when_connected(lambda client: self._describe(client, logger))
+        else:
+            self._describe(client, logger)
+
+    def _describe(self, client: _lanner.Client, logger: logging.Logger) -> None:
         try:
             client.upsert(DESCRIPTIONS + self.prefix, self.description.encode(), pin="soft")
         except errors.LannerError as error:

@@ -32,6 +32,7 @@ from sglang.srt.mem_cache.hicache_storage import (
 from .. import _lanner, errors
 from ..limited import Limited
 from ..naming import Namespace, distinct
+from ..patient import PatientClient
 from ..settings import DEFAULT_URL, MAX_CHAIN_BLOCKS
 from .pool import Leased, Pool
 
@@ -46,7 +47,7 @@ class HiCacheLanner(HiCacheStorage):
             raise ValueError("Lanner's backend doesn't split heads (tp_lcm_size): give each tensor-parallel size its own pages")
         self.config = storage_config
         extra = storage_config.extra_config or {}
-        self.client = _lanner.Client(extra.get("url", DEFAULT_URL))
+        self.client = PatientClient(extra.get("url", DEFAULT_URL))
         self._distinct = distinct(extra)
         self._pools: dict[str, Pool] = {}
         self._limited = Limited(logger)

@@ -7,7 +7,8 @@ from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
 
-from .. import _lanner, errors
+from .. import errors
+from ..patient import PatientClient
 from ..settings import DEFAULT_URL
 from .log import Limited
 from .names import namespace_of
@@ -25,7 +26,7 @@ class LannerMetadata(KVConnectorMetadata):
 class SchedulerSide:
     def __init__(self, config: Any, kv_cache_config: Any) -> None:
         extra = config.kv_transfer_config.kv_connector_extra_config
-        self.client = _lanner.Client(extra.get("url", DEFAULT_URL))
+        self.client = PatientClient(extra.get("url", DEFAULT_URL))
         ranks = range(config.parallel_config.tensor_parallel_size)
         self.prefixes = [namespace_of(config, kv_cache_config, rank).prefix for rank in ranks]
         self.planner = Planner(kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size)

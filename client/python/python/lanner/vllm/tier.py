@@ -23,8 +23,9 @@ from vllm import __version__ as vllm_version
 from vllm.v1.kv_offload.base import LookupResult, Medium, RequestOffloadingContext
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
-from .. import _lanner, errors
+from .. import errors
 from ..naming import Namespace, distinct
+from ..patient import PatientClient
 from ..settings import DEFAULT_URL
 from .log import Limited, logger
 
@@ -59,7 +60,7 @@ class LannerTier(SecondaryTierManager):
         url: str = DEFAULT_URL, **extra: Any,
     ) -> None:
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
-        self.client = _lanner.Client(url)
+        self.client = PatientClient(url)
         # A row is a chunk.
         self.rows = np.asarray(primary_kv_view).view(np.uint8)
         self.namespace = namespace_of(offloading_spec.config, self.rows.shape[1], distinct(extra))

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .. import _lanner
+from ..patient import PatientClient
 from ..settings import DEFAULT_URL
 from .loads import Loads
 from .log import logger
@@ -21,7 +21,7 @@ class WorkerSide:
         from vllm.distributed import get_tensor_model_parallel_rank
 
         self.extra = config.kv_transfer_config.kv_connector_extra_config
-        self.client = _lanner.Client(self.extra.get("url", DEFAULT_URL))
+        self.client = PatientClient(self.extra.get("url", DEFAULT_URL))
         self.namespace = namespace_of(config, kv_cache_config, get_tensor_model_parallel_rank())
         self.namespace.announce(self.client, logger)
         self.blocks = kv_cache_config.num_blocks
