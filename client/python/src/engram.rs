@@ -182,7 +182,7 @@ impl EngramSet {
             );
             return Err(engram_arguments(py, text));
         }
-        let ids = row_ids.iter().map(Ids::of).collect::<PyResult<SmallVec<[Ids<'_>; 8]>>>()?;
+        let ids = row_ids.iter().map(Ids::of).collect::<PyResult<SmallVec<[Ids; 4]>>>()?;
         let rows = ids.iter().map(|ids| RowIds::new(ids.as_slice(), ids.shape()).or_raise(py));
         let rows = rows.collect::<PyResult<SmallVec<[RowIds<'_>; 8]>>>()?;
         let mut export = Export::writable(out)?;

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import numpy as np
 import pytest
 
@@ -140,3 +143,34 @@ def test_a_tensor_is_cut_into_one_part_or_more(client, layer):
     with pytest.raises(ValueError, match="0 parts"):
         tensor.partition(0, 0, 0)
     tensor.remove()
+
+
+def test_row_ids_that_another_thread_changes_meanwhile(store, tables):
+    """An id was checked and then read again, so that one which changed in between led beyond its table: a panic, or another table's rows. Now a
+    look-up reads the rows of ids that it has checked, or refuses those that it found."""
+    rows = min(VOCABULARIES)
+    ids = np.full((4, 256, 3), rows - 1, np.int64)
+    out = np.empty((4, 256, 3, 16), np.float32)
+    is_over = threading.Event()
+
+    def change():
+        while not is_over.is_set():
+            ids[:] = 1 << 40
+            ids[:] = rows - 1
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    outcomes = {"read": 0, "refused": 0}
+    try:
+        deadline = time.monotonic() + 2
+        while time.monotonic() < deadline:
+            try:
+                store.lookup_into(ids, out)
+                assert all((out[..., head, :] == table[rows - 1]).all() for head, table in enumerate(tables))
+                outcomes["read"] += 1
+            except errors.EngramError:
+                outcomes["refused"] += 1
+    finally:
+        is_over.set()
+        thread.join()
+    assert outcomes["refused"] > 0, outcomes
