@@ -102,9 +102,7 @@ pub enum Error {
         retry_ms: u64,
     },
     /// A bounded queue, table or buffer of the server is full.
-    #[error(
-        "the server is at its limit of {limit} {what}; wait for answers before asking more, or raise the limit"
-    )]
+    #[error("the server is at its limit of {limit} {what}; {}", what.way_out())]
     Overloaded {
         /// Which limit.
         what: Limit,
@@ -136,6 +134,16 @@ pub enum Error {
         server: Box<str>,
         /// Which device, port and GID, what is wrong with the way from there, and what to look at.
         reason: Box<str>,
+    },
+    /// The server's RDMA device can't connect to this side's. Clients go on over TCP, or say [`Error::RdmaUnreachable`].
+    #[error(
+        "the server's RDMA device can't connect its GID {} to this side's GID {}; see that these two reach each other ('ib_read_lat' between the machines) and that both are RoCE v2; the server's log says what its device said", gid_text(*server_gid), gid_text(*client_gid)
+    )]
+    NoRdmaPath {
+        /// The GID of the server's port.
+        server_gid: [u8; 16],
+        /// The GID that the client has named.
+        client_gid: [u8; 16],
     },
     /// The connection ended before the answer of a call that changes nothing.
     #[error(
@@ -240,6 +248,25 @@ pub enum Limit {
 }
 
 impl Limit {
+    fn way_out(self) -> &'static str {
+        match self {
+            Limit::Connections => {
+                "each thread of a client has one for each shard: let some end, or give the server a larger --max-connections"
+            }
+            Limit::SharedMemoryLanes => {
+                "each thread of a client has one for each shard: 'transport=auto' goes on over TCP, or let some end"
+            }
+            Limit::QueuePairs => {
+                "each thread of a client has one for each shard: 'transport=auto' goes on over TCP, or let some end, or give the server a larger --max-connections"
+            }
+            Limit::UnfinishedPuts
+            | Limit::Objects
+            | Limit::PartialRequestBytes
+            | Limit::PendingRequests
+            | Limit::Transfers => "wait for answers before asking more, or raise the limit",
+        }
+    }
+
     fn of(number: u64) -> Limit {
         match number {
             1 => Limit::Connections,
@@ -334,6 +361,21 @@ fn way_out_of_full(retry_ms: u64) -> String {
     }
 }
 
+/// A GID as an address: the IP address that a RoCE v2 GID is.
+fn gid_text(gid: [u8; 16]) -> std::net::IpAddr {
+    std::net::IpAddr::from(gid).to_canonical()
+}
+
+/// A GID as two numbers, as errors travel.
+fn gid_numbers(gid: [u8; 16]) -> [u64; 2] {
+    let number = u128::from_be_bytes(gid);
+    [(number >> 64) as u64, number as u64]
+}
+
+fn gid_of([high, low]: [u64; 2]) -> [u8; 16] {
+    (u128::from(high) << 64 | u128::from(low)).to_be_bytes()
+}
+
 impl Error {
     /// The stable code, as it stands in frames, in metrics and behind `code` in JSON.
     #[must_use]
@@ -363,6 +405,7 @@ impl Error {
             Error::System { .. } => 22,
             Error::PutGivenUp { .. } => 23,
             Error::RdmaUnreachable { .. } => 24,
+            Error::NoRdmaPath { .. } => 25,
         }
     }
 
@@ -386,6 +429,10 @@ impl Error {
             }
             Error::Malformed { reason, detail } => [reason as u64, detail, 0, 0],
             Error::WrongShard { index, owner, asked } => [index, owner, asked, 0],
+            Error::NoRdmaPath { server_gid, client_gid } => {
+                let ([a, b], [c, d]) = (gid_numbers(server_gid), gid_numbers(client_gid));
+                [a, b, c, d]
+            }
             Error::EpochChanged
             | Error::Timeout { .. }
             | Error::Unreachable { .. }
@@ -428,6 +475,7 @@ impl Error {
             19 => Error::WrongShard { index: a, owner: b, asked: c },
             20 => Error::ShuttingDown,
             23 => Error::PutGivenUp { millis: a },
+            25 => Error::NoRdmaPath { server_gid: gid_of([a, b]), client_gid: gid_of([c, d]) },
             code => Error::Malformed { reason: Malformation::Field, detail: u64::from(code) },
         }
     }
@@ -480,6 +528,7 @@ mod tests {
             Error::ShuttingDown,
             Error::Overloaded { what: Limit::QueuePairs, limit: 9 },
             Error::PutGivenUp { millis: 30_000 },
+            Error::NoRdmaPath { server_gid: std::array::from_fn(|at| at as u8), client_gid: [200; 16] },
             Error::Overloaded { what: Limit::Transfers, limit: 65_535 },
         ]
     }
@@ -489,6 +538,18 @@ mod tests {
         for error in all_that_travel() {
             assert_eq!(Error::from_wire(error.to_wire()), error);
         }
+    }
+
+    /// What helps against too many requests helps nobody against too many connections.
+    #[test]
+    fn a_limit_names_its_own_way_out() {
+        let text = |what| Error::Overloaded { what, limit: 64 }.to_string();
+        assert!(text(Limit::Connections).contains("--max-connections"), "{}", text(Limit::Connections));
+        assert!(!text(Limit::Connections).contains("wait for answers"));
+        assert!(text(Limit::PendingRequests).contains("wait for answers"));
+        let client_gid = std::net::Ipv4Addr::new(10, 0, 0, 9).to_ipv6_mapped().octets();
+        let text = Error::NoRdmaPath { server_gid: [0xfd; 16], client_gid }.to_string();
+        assert!(text.contains("GID fdfd:") && text.contains("GID 10.0.0.9;"), "{text}");
     }
 
     #[test]

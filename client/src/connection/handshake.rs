@@ -296,6 +296,9 @@ pub(crate) fn at_over_rdma(server: &Arc<str>, error: Error) -> Error {
         Error::System { what, reason } => {
             Error::RdmaUnreachable { server: (&**server).into(), reason: format!("{what}: {reason}").into() }
         }
+        no_path @ Error::NoRdmaPath { .. } => {
+            Error::RdmaUnreachable { server: (&**server).into(), reason: no_path.to_string().into() }
+        }
         said => said,
     }
 }

@@ -71,6 +71,8 @@ struct Newcomer {
     /// The kernel may still write into `bytes`.
     is_receiving: bool,
     is_over: bool,
+    /// It counts as a connection.
+    is_counted: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -149,8 +151,7 @@ impl Acceptor {
             } else {
                 Error::Overloaded { what: Limit::Connections, limit: limit.into() }
             };
-            refuse(&socket, &error);
-            return;
+            return self.refuse_newcomer(core, socket, kind, &error);
         }
         if kind == SocketKind::Tcp {
             let _ = rustix::net::sockopt::set_tcp_nodelay(&socket, true);
@@ -160,16 +161,20 @@ impl Acceptor {
         if self.peers.len() >= MAX_HANDSHAKES {
             self.drop_oldest(core);
         }
-        let index = self.peers.insert(Box::new(Newcomer {
-            socket,
-            kind,
-            bytes: [0; size_of::<Hello>()],
-            received: 0,
-            stage: Stage::Hello,
-            began: core.now,
-            is_receiving: false,
-            is_over: false,
-        }));
+        let index = self.peers.insert(Box::new(Newcomer::new(socket, kind, Stage::Hello, core.now)));
+        self.receive(core, index);
+    }
+
+    /// Tells a peer at once why it's not let in, and keeps its socket until it has taken notice ([`Stage::Refused`]). It counts as no connection.
+    fn refuse_newcomer(&mut self, core: &mut Core, socket: OwnedFd, kind: SocketKind, error: &Error) {
+        refuse(&socket, error);
+        let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Write);
+        // What would push a handshake out is pushed out itself.
+        if self.peers.len() >= MAX_HANDSHAKES {
+            return;
+        }
+        let newcomer = Newcomer::new(socket, kind, Stage::Refused, core.now);
+        let index = self.peers.insert(Box::new(Newcomer { is_counted: false, ..newcomer }));
         self.receive(core, index);
     }
 
@@ -229,10 +234,14 @@ impl Acceptor {
             }
         }
         let is_late = |peer: &Newcomer| !peer.is_over && core.now.since(peer.began) >= HANDSHAKE_TIMEOUT;
-        let late: Vec<usize> =
-            self.peers.iter().filter(|(_, peer)| is_late(peer)).map(|(index, _)| index).collect();
-        for index in late {
-            core.stats.stalled_peers += 1;
+        let late: Vec<(usize, bool)> = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| is_late(peer))
+            .map(|(index, peer)| (index, peer.is_counted))
+            .collect();
+        for (index, is_counted) in late {
+            core.stats.stalled_peers += u64::from(is_counted);
             self.drop_peer(core, index);
         }
     }
@@ -325,10 +334,11 @@ impl Acceptor {
             let _ = rustix::net::shutdown(&peer.socket, rustix::net::Shutdown::Both);
             return;
         }
-        self.peers.remove(index);
-        self.identity.connection_closed();
-        core.stats.connections_closed += 1;
-        core.stats.connections_opened += 1;
+        if self.peers.remove(index).is_counted {
+            self.identity.connection_closed();
+            core.stats.connections_closed += 1;
+            core.stats.connections_opened += 1;
+        }
     }
 
     fn drop_oldest(&mut self, core: &mut Core) {
@@ -348,6 +358,20 @@ impl Acceptor {
 }
 
 impl Newcomer {
+    fn new(socket: OwnedFd, kind: SocketKind, stage: Stage, now: Instant) -> Newcomer {
+        Newcomer {
+            socket,
+            kind,
+            bytes: [0; size_of::<Hello>()],
+            received: 0,
+            stage,
+            began: now,
+            is_receiving: false,
+            is_over: false,
+            is_counted: true,
+        }
+    }
+
     fn wanted(&self) -> usize {
         match self.stage {
             Stage::Hello | Stage::Refused => size_of::<Hello>(),

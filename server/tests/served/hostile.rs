@@ -336,3 +336,24 @@ fn one_connection_too_many_is_told_so() {
     server.reports_when(|reports| reports[0].transport.tcp_connections == 0);
     drop(introduced(&server));
 }
+
+#[test]
+fn who_is_one_too_many_is_told_so_though_he_has_said_hello() {
+    // Found by a user: the refusal went out before the hello was read, and closing a socket with bytes unread resets the connection, which
+    // overtook the refusal now and then.
+    let server = TestServer::start(&["--max-connections", "2"]);
+    let _others = [introduced(&server), introduced(&server)];
+    for round in 0..300 {
+        let mut stream = connect(&server);
+        stream.write_all(Hello::new(b"", 1, ANY_SHARD).as_bytes()).unwrap();
+        // The hello is there, and has met a closed socket if that is what it will meet.
+        std::thread::sleep(Duration::from_micros(500));
+        let refused = welcome(&mut stream);
+        let limit = Error::Overloaded { what: Limit::Connections, limit: 2 };
+        assert_eq!(refused, Err(limit), "{round}");
+    }
+    // None of them takes up room for good, or counts as one that was open.
+    drop(_others);
+    server.reports_when(|reports| reports[0].transport.tcp_connections == 0);
+    let _again = [introduced(&server), introduced(&server)];
+}

@@ -90,8 +90,9 @@ impl Rdma {
         }
         let peer = Endpoint::from(join.endpoint);
         let queue_pair = self.connect(tenant, &peer, address).map_err(|error| {
-            tracing::warn!(%error, peer = %std::net::Ipv6Addr::from(peer.gid), "no queue pair for a client");
-            (header, Error::Overloaded { what: Limit::QueuePairs, limit: self.peers.len() as u64 })
+            let named = std::net::IpAddr::from(peer.gid).to_canonical();
+            tracing::warn!(%error, client_gid = %named, "no queue pair for a client");
+            (header, self.refusal(&error, &peer, address))
         })?;
         let segment = &self.tenants[tenant].segment;
         let joined = RdmaJoined {
@@ -103,6 +104,19 @@ impl Rdma {
             boot_id: core.identity.boot_id,
         };
         Ok((header, joined, queue_pair, join.message_bytes.get() as usize))
+    }
+
+    /// What to tell a client that no queue pair could be made for: the device has no more of them, or it doesn't find the way to the client's.
+    fn refusal(&self, error: &VerbsError, peer: &Endpoint, address: Option<IpAddr>) -> Error {
+        if let VerbsError::Call { call: "ibv_create_qp", source } = error
+            && matches!(source.raw_os_error(), Some(libc::ENOMEM | libc::ENOSPC | libc::EAGAIN))
+            && !self.peers.is_empty()
+        {
+            return Error::Overloaded { what: Limit::QueuePairs, limit: self.peers.len() as u64 };
+        }
+        let selection = &self.device.selection;
+        let (_, server_gid) = address.map_or((0, selection.gid), |address| selection.gid_for(address));
+        Error::NoRdmaPath { server_gid, client_gid: peer.gid }
     }
 
     fn connect(
