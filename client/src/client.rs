@@ -433,7 +433,8 @@ impl Client {
 
     /// Reads ranges through `snapshot` and nothing else: no query, no renewal. `LeaseExpired` if it wasn't finished before
     /// the snapshot's deadline, `EpochChanged` if it was to be checked and something has changed: then nothing counts as
-    /// read, whatever `destination` holds. Ranges are checked before the first byte is read.
+    /// read, whatever `destination` holds. Ranges are checked before the first byte is read. Over RDMA nothing more is asked for behind the
+    /// deadline: ranges that can't be read within one lease never are, so ask for fewer at a time, or give the server a longer `--lease-ttl`.
     pub fn read_ranges_from_snapshot(
         &self,
         snapshot: &Snapshot,

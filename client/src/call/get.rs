@@ -203,13 +203,14 @@ impl<K: AsRef<[u8]>> GetCall<'_, '_, K> {
                 let held = self.registrations.and_then(|registrations| registrations.held(link));
                 let direct = held.as_ref().and_then(Held::region);
                 group.exchange.begin_reading(serial, Some(reader.id(link)), direct.is_some());
-                reader.poll(link, &mut ValuePieces { values, target: &mut self.target, direct }, direct)
+                let mut pieces = ValuePieces { values, target: &mut self.target, direct };
+                reader.poll(link, &mut pieces, direct, *deadline)
             }
             None => Err(Broken::Closed),
         };
         match polled {
             Ok(Poll::Pending) => return Ok(false),
-            Ok(Poll::Ready(())) if covers(*deadline) => {
+            Ok(Poll::Ready(())) if !reader.is_late() && covers(*deadline) => {
                 group.exchange.end();
                 return Ok(true);
             }

@@ -155,10 +155,13 @@ impl<R: Ranges + ?Sized> OneSidedCall<'_, R> {
             source: part.source,
             words: &mut part.words,
         };
-        match part.reader.poll(link, &mut pieces, region) {
+        match part.reader.poll(link, &mut pieces, region, self.snapshot.deadline()) {
             Ok(Poll::Pending) => Ok(false),
             Ok(Poll::Ready(())) => {
                 part.exchange.end();
+                if part.reader.is_late() {
+                    return Err(Error::LeaseExpired { index: 0 });
+                }
                 if part.has_changed(self.snapshot) { Err(Error::EpochChanged) } else { Ok(true) }
             }
             Err(_) => {

@@ -30,10 +30,10 @@ impl Backoff {
     pub fn failed(&self, now: Instant, has_worked: bool, reason: &str) {
         self.failures.fetch_add(1, Ordering::Relaxed);
         self.is_doubted.store(true, Ordering::Relaxed);
-        *self.reason.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(reason.into());
         if !self.is_over(now) {
             return;
         }
+        *self.reason.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(reason.into());
         let is_new = has_worked || now.since(self.until()) >= CALM;
         let doubled = Duration::from_nanos(self.length.load(Ordering::Relaxed).saturating_mul(2));
         let length = if is_new { FIRST } else { doubled.clamp(FIRST, LONGEST) };
@@ -104,12 +104,15 @@ mod tests {
         assert_eq!(backoff.failures(), (10, Some("no answer".into())));
         backoff.works();
         assert!(!backoff.is_doubted());
+        // What fails behind it fails because of it, and says only that.
+        backoff.failed(start.plus(FIRST / 2), true, "given up");
+        assert_eq!(backoff.failures(), (11, Some("no answer".into())));
         let later = backoff.until();
         backoff.failed(later, false, "again");
         assert_eq!(backoff.until().since(later), 2 * FIRST);
         let calm = backoff.until().plus(CALM);
         backoff.failed(calm, false, "much later");
         assert_eq!(backoff.until().since(calm), FIRST);
-        assert_eq!(backoff.failures(), (12, Some("much later".into())));
+        assert_eq!(backoff.failures(), (13, Some("much later".into())));
     }
 }

@@ -15,6 +15,14 @@ pub(crate) mod link {
     #[derive(Clone, Copy, Debug)]
     pub(crate) enum ListId {}
 
+    /// Where no list ever is.
+    #[allow(dead_code, reason = "what there is with RDMA")]
+    pub(crate) enum Whereabouts {
+        UnderWay,
+        Read,
+        Forgotten,
+    }
+
     /// Nobody ever reads.
     #[derive(Clone, Copy, Debug)]
     pub(crate) struct ReaderId;
@@ -66,11 +74,16 @@ pub(crate) mod link {
             match *self {}
         }
 
-        pub fn begin_list<'a>(&'a mut self, _: ReaderId, _: Option<&'a Region>) -> Option<ListBuilder<'a>> {
+        pub fn begin_list<'a>(
+            &'a mut self,
+            _: ReaderId,
+            _: Option<&'a Region>,
+            _: lanner_shared::time::Instant,
+        ) -> Option<ListBuilder<'a>> {
             match *self {}
         }
 
-        pub fn is_read(&self, _: ListId) -> bool {
+        pub fn whereabouts(&self, _: ListId) -> Whereabouts {
             match *self {}
         }
 

@@ -4,8 +4,9 @@
 //! registered memory go straight there. Then the call doesn't return before the list is done or its queue pair was destroyed.
 
 use super::Broken;
-use super::rdma::link::{ListId, RdmaLink, ReaderId};
+use super::rdma::link::{ListId, RdmaLink, ReaderId, Whereabouts};
 use super::rdma::registration::Region;
+use lanner_shared::time::{Clock, Instant};
 use smallvec::SmallVec;
 use std::task::Poll;
 
@@ -38,6 +39,8 @@ pub(crate) struct Reader {
     copied: Position,
     /// Posted and not copied yet, in order.
     lists: SmallVec<[(ListId, Position); 2]>,
+    /// Not all was read, because the lease had ended.
+    is_late: bool,
 }
 
 /// A place among the pieces.
@@ -55,7 +58,8 @@ impl Reader {
         *self.id.get_or_insert_with(|| link.new_reader())
     }
 
-    /// Copies what has been read, and posts what there is room for. Ready once all is in its place. `direct` is the region that
+    /// Copies what has been read, and posts what there is room for. Ready once all is in its place, or once nothing is under way any more behind
+    /// `deadline`, where the lease ends: then nothing more is posted, for what it brought wouldn't count. `direct` is the region that
     /// [`Pieces::direct_offset`] means.
     #[inline]
     pub fn poll(
@@ -63,18 +67,27 @@ impl Reader {
         link: &mut RdmaLink,
         pieces: &mut impl Pieces,
         direct: Option<&Region>,
+        deadline: Instant,
     ) -> Result<Poll<()>, Broken> {
         link.poll()?;
-        while let Some((list, end)) = self.lists.first().copied()
-            && link.is_read(list)
-        {
-            self.copy(link, pieces, list, end);
-            link.give_back(list);
+        while let Some((list, end)) = self.lists.first().copied() {
+            match link.whereabouts(list) {
+                Whereabouts::UnderWay => break,
+                Whereabouts::Read => {
+                    self.copy(link, pieces, list, end);
+                    link.give_back(list);
+                }
+                Whereabouts::Forgotten => self.is_late = true,
+            }
             self.lists.remove(0);
         }
         while self.posted.piece < pieces.count() {
+            if self.is_late || Clock.now() >= deadline {
+                self.is_late = true;
+                break;
+            }
             let id = self.id(link);
-            let Some(mut list) = link.begin_list(id, direct) else {
+            let Some(mut list) = link.begin_list(id, direct, deadline) else {
                 // Other calls' lists have what room there is, and will be done.
                 return Ok(Poll::Pending);
             };
@@ -89,6 +102,11 @@ impl Reader {
             }
         }
         Ok(if self.lists.is_empty() { Poll::Ready(()) } else { Poll::Pending })
+    }
+
+    /// Whether not all was read, because the lease had ended.
+    pub fn is_late(&self) -> bool {
+        self.is_late
     }
 
     /// Copies a list that has been read to its places.

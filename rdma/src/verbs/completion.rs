@@ -57,6 +57,12 @@ impl WorkStatus {
         self.0 == ibv_wc_status::IBV_WC_SUCCESS
     }
 
+    /// Whether it was only given up because something else had failed.
+    #[must_use]
+    pub fn is_given_up(self) -> bool {
+        self.0 == ibv_wc_status::IBV_WC_WR_FLUSH_ERR
+    }
+
     /// What went wrong, and what that mostly means.
     #[must_use]
     pub fn explain(self) -> &'static str {

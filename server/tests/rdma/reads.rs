@@ -195,6 +195,45 @@ fn a_read_that_completes_after_its_lease_does_not_count() {
 
 #[test]
 #[ignore = "needs RDMA devices: scripts/test --rdma"]
+fn a_read_that_takes_longer_than_its_lease_ends_with_the_lease() {
+    // Of ranges that need some seconds of READs and a lease of half a second, all were posted all the same, and the thread was told behind the last.
+    let server = TestServer::start(&["--lease-ttl", "500ms"]);
+    let client = server.client("rdma");
+    let value = vec![7; 4 << 20];
+    client.upsert(b"long", &value).unwrap();
+    let ranges: Vec<Range> = (0..60_000_u64)
+        .map(|at| Range { key: 0, source_offset: at * 64, length: 8, destination_offset: at * 8 })
+        .collect();
+    let mut read = vec![0; 60_000 * 8];
+    let mut registered = vec![0; 60_000 * 8];
+    let mut registered = client.register(&mut registered).unwrap();
+    for is_registered in [false, true] {
+        let snapshot = client.prepare_snapshot(&["long"]).unwrap();
+        let began = Clock.now();
+        let late = match is_registered {
+            false => client.read_ranges_from_snapshot(&snapshot, &ranges, &mut read, Freshness::Checked),
+            true => registered.read_ranges_from_snapshot(&snapshot, &ranges, Freshness::Checked),
+        };
+        let took = Clock.now().since(began);
+        assert_eq!(late, Err(Error::LeaseExpired { index: 0 }), "{is_registered}: {took:?}");
+        assert!(took < Duration::from_millis(1200), "{is_registered}: {took:?}");
+        assert_eq!(client.transport_for(b"long").unwrap(), "rdma");
+    }
+    // Reads that are forgotten half way leave others their room, and what they have read isn't kept for ever.
+    for _ in 0..6 {
+        let snapshot = client.prepare_snapshot(&["long"]).unwrap();
+        let mut forgotten = vec![0; 300_000];
+        let range = [Range { key: 0, source_offset: 0, length: 300_000, destination_offset: 0 }];
+        let call =
+            client.submit_read_ranges_from_snapshot(&snapshot, &range, &mut forgotten, Freshness::Lease);
+        std::mem::forget(call.unwrap());
+        assert!(client.get(b"long").unwrap() == value);
+    }
+    assert_eq!(client.transport_for(b"long").unwrap(), "rdma");
+}
+
+#[test]
+#[ignore = "needs RDMA devices: scripts/test --rdma"]
 fn more_is_asked_for_than_the_queues_hold() {
     // Ranges of 6 MiB in pieces of all sizes, which is many lists and more work requests than a queue has; and 3,000 calls under way at
     // once, which is more answers than a client has room for.

@@ -97,6 +97,8 @@ pub(crate) struct RdmaLink {
     reads_values: bool,
     /// What has failed, if something has.
     failure: Option<WorkStatus>,
+    /// Everybody who has to know of it was told.
+    is_told: bool,
     /// Something has completed since this thread last wanted to sleep. It may have been taken while another exchange was polled.
     has_news: bool,
     /// The GID of the server's port.
@@ -124,6 +126,8 @@ enum Staging {
         reader: ReaderId,
         last: PostId,
         bytes: usize,
+        /// What it reads counts for nothing from then on.
+        deadline: Instant,
     },
     /// For a reader that has given up: free once the device is done.
     GivenUp(PostId),
@@ -137,12 +141,24 @@ pub(crate) struct ReaderId(u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ListId(u64);
 
+/// What has become of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whereabouts {
+    /// It's being read.
+    UnderWay,
+    /// It has been read.
+    Read,
+    /// Its lease ended before its reader asked for it, and it had to make room.
+    Forgotten,
+}
+
 /// A list that has been read and whose reader hasn't asked for it yet, while another one needed its staging.
 #[derive(Debug)]
 struct PutBy {
     list: ListId,
     reader: ReaderId,
     bytes: Box<[u8]>,
+    deadline: Instant,
 }
 
 /// A list of READs being put together.
@@ -153,6 +169,7 @@ pub(crate) struct ListBuilder<'a> {
     limits: Limits,
     bytes: usize,
     direct: Option<&'a Region>,
+    deadline: Instant,
 }
 
 impl RdmaLink {
@@ -195,6 +212,7 @@ impl RdmaLink {
             message_bytes: MESSAGE_BYTES,
             reads_values: false,
             failure: None,
+            is_told: false,
             has_news: false,
             peer_gid: [0; 16],
             probe: None,
@@ -232,6 +250,8 @@ impl RdmaLink {
         let completions = self.completions.clone();
         completions.poll(|completion| self.take(&completion));
         if self.failure.is_some() || !self.queue_pair.state().takes_sends() {
+            while completions.poll(|completion| self.take(&completion)) > 0 {}
+            self.tell_of_failure();
             return Err(Broken::Closed);
         }
         Ok(())
@@ -268,14 +288,22 @@ impl RdmaLink {
         }
     }
 
-    /// The first failure says why; those behind it only that everything else was given up.
+    /// The first failure says why; those behind it only that everything else was given up. Such a one may be seen first, where the cause is a
+    /// post whose completion comes behind those of receives.
     #[cold]
     fn fail(&mut self, status: WorkStatus) {
         self.queue_pair.fail();
-        if self.failure.is_some() {
-            return;
+        if self.failure.is_none_or(|known| known.is_given_up() && !status.is_given_up()) {
+            self.failure = Some(status);
         }
-        self.failure = Some(status);
+    }
+
+    /// Says what has failed, if something has, once all that has completed was taken.
+    #[cold]
+    fn tell_of_failure(&mut self) {
+        let Some(status) = self.failure.filter(|_| !std::mem::replace(&mut self.is_told, true)) else {
+            return;
+        };
         // A server that has gone is no failure of its device's; and of a link that never worked whoever made it knows.
         if let Some(proven) = self.proven.filter(|_| self.is_peer_there()) {
             self.is_counted = true;
@@ -370,6 +398,7 @@ impl RdmaLink {
         &'a mut self,
         reader: ReaderId,
         direct: Option<&'a Region>,
+        deadline: Instant,
     ) -> Option<ListBuilder<'a>> {
         let is_free = |staging: &Staging| match staging {
             Staging::Free => true,
@@ -383,19 +412,26 @@ impl RdmaLink {
             return None;
         }
         self.plan.clear();
-        Some(ListBuilder { link: self, reader, staging: free, limits, bytes: 0, direct })
+        Some(ListBuilder { link: self, reader, staging: free, limits, bytes: 0, direct, deadline })
     }
 
-    /// Makes room by copying a list that has been read, and that its reader may not ask for before the one who needs the room is done.
+    /// Makes room by copying a list that has been read, and that its reader may not ask for before the one who needs the room is done. Lists whose
+    /// leases have ended are forgotten: their readers may be, too.
     #[cold]
     fn put_one_by(&mut self) -> Option<usize> {
+        let now = Clock.now();
+        self.put_by.retain(|list| now < list.deadline);
         for index in 0..STAGINGS {
-            if let Staging::Reading { list, reader, last, bytes } = self.stagings[index]
+            if let Staging::Reading { list, reader, last, bytes, deadline } = self.stagings[index]
                 && self.queue_pair.is_done(last)
             {
+                if now >= deadline {
+                    self.stagings[index] = Staging::Free;
+                    return Some(index);
+                }
                 let mut copy = vec![0; bytes].into_boxed_slice();
                 self.buffer.read(staging_at(index), &mut copy);
-                self.put_by.push(PutBy { list, reader, bytes: copy });
+                self.put_by.push(PutBy { list, reader, bytes: copy, deadline });
                 self.stagings[index] = Staging::Free;
                 return Some(index);
             }
@@ -416,17 +452,19 @@ impl RdmaLink {
 
     /// Whether a list has been read.
     #[inline]
-    pub fn is_read(&self, list: ListId) -> bool {
+    pub fn whereabouts(&self, list: ListId) -> Whereabouts {
         match self.find(list) {
-            Some((_, is_done)) => is_done,
-            None => self.put_by.iter().any(|other| other.list == list),
+            Some((_, false)) => Whereabouts::UnderWay,
+            Some((_, true)) => Whereabouts::Read,
+            None if self.put_by.iter().any(|other| other.list == list) => Whereabouts::Read,
+            None => Whereabouts::Forgotten,
         }
     }
 
     /// Copies bytes of a list that has been read.
     #[inline]
     pub fn copy_out(&self, list: ListId, from: usize, target: &mut [u8]) {
-        debug_assert!(self.is_read(list));
+        debug_assert!(self.whereabouts(list) == Whereabouts::Read);
         if let Some((index, _)) = self.find(list) {
             debug_assert!(from + target.len() <= STAGING_BYTES);
             self.buffer.read(staging_at(index) + from, target);
@@ -438,7 +476,7 @@ impl RdmaLink {
     /// Gives back what a list has, which has been read.
     #[inline]
     pub fn give_back(&mut self, list: ListId) {
-        debug_assert!(self.is_read(list));
+        debug_assert!(self.whereabouts(list) == Whereabouts::Read);
         match self.find(list) {
             Some((index, _)) => self.stagings[index] = Staging::Free,
             None => self.put_by.retain(|other| other.list != list),
@@ -500,7 +538,8 @@ impl ListBuilder<'_> {
         let last = posted.map_err(|_| Broken::Closed)?;
         let list = ListId(link.next_list);
         link.next_list += 1;
-        link.stagings[self.staging] = Staging::Reading { list, reader: self.reader, last, bytes: self.bytes };
+        let ListBuilder { reader, bytes, deadline, .. } = self;
+        link.stagings[self.staging] = Staging::Reading { list, reader, last, bytes, deadline };
         Ok(Some(list))
     }
 }

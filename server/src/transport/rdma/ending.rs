@@ -46,6 +46,7 @@ impl Rdma {
         let peer = &mut self.peers[index];
         let Some(number) = peer.queue_pair.as_ref().map(QueuePair::number) else { return };
         self.by_queue_pair.remove(&number);
+        self.has_made_room = true;
         peer.end(core, &mut self.tenants[peer.tenant]);
         while self.completions.poll(|completion| self.ready.push(completion)) > 0 {}
         let tenants = &mut self.tenants;

@@ -52,6 +52,8 @@ pub struct Rdma {
     ready: Vec<Completion>,
     /// Connections that wait for room.
     waiting: Vec<usize>,
+    /// A connection has ended since they were looked at last.
+    has_made_room: bool,
     /// A message being served, or being put together.
     scratch: Box<Scratch>,
     /// As many as the completion queue has room for.
@@ -87,6 +89,7 @@ impl Rdma {
             device,
             ready: Vec::with_capacity(COMPLETIONS_IN_TURN),
             waiting: Vec::new(),
+            has_made_room: false,
             scratch: Box::new([0; RDMA_MESSAGE_BYTES]),
             most_peers: most_peers as usize,
             watches: 0,
@@ -152,7 +155,13 @@ impl Rdma {
         }
         self.completions.request_event();
         self.completions.poll(|completion| self.ready.push(completion));
-        !self.ready.is_empty()
+        !self.ready.is_empty() || self.has_room_for_waiting()
+    }
+
+    /// Whether connections wait for room that one which has ended made: no completion tells of it.
+    #[inline]
+    fn has_room_for_waiting(&self) -> bool {
+        self.has_made_room && !self.waiting.is_empty()
     }
 
     /// What the device says by itself.
@@ -275,7 +284,7 @@ impl Transport for Rdma {
             return false;
         }
         self.take_completions();
-        if self.ready.is_empty() {
+        if self.ready.is_empty() && !self.has_room_for_waiting() {
             return false;
         }
         // Later than what has arrived was sent (see `Core::now`).
@@ -286,6 +295,7 @@ impl Transport for Rdma {
         }
         debug_assert!(self.ready.is_empty(), "nothing is taken while others are handled");
         self.ready = ready;
+        self.has_made_room = false;
         for index in std::mem::take(&mut self.waiting) {
             if self.peers.contains(index) {
                 self.advance(core, index);
@@ -348,7 +358,7 @@ impl Transport for Rdma {
     }
 
     fn has_work(&self) -> bool {
-        !self.ready.is_empty()
+        !self.ready.is_empty() || self.has_room_for_waiting()
     }
 
     fn connections(&self) -> usize {

@@ -1,10 +1,10 @@
 //! What a link does before calls go over it: it meets its peer, and sees whether what it sends comes back.
 
-use super::{MESSAGE_BYTES, RdmaLink};
+use super::{MESSAGE_BYTES, RdmaLink, Whereabouts};
 use lanner_rdma::verbs::VerbsError;
 use lanner_rdma::verbs::completion::WorkStatus;
 use lanner_rdma::verbs::queue_pair::RemoteRegion;
-use lanner_shared::time::Clock;
+use lanner_shared::time::{Clock, Instant};
 use lanner_shared::wire::join_rdma::{FEATURE_READS_VALUES, RdmaJoined};
 use rustix::event::{PollFd, PollFlags};
 use std::net::IpAddr;
@@ -27,7 +27,7 @@ impl RdmaLink {
         self.message_bytes = (joined.message_bytes.get() as usize).min(MESSAGE_BYTES);
         let reader = self.new_reader();
         let length = self.remote.length.min(PROBE_BYTES);
-        if let Some(mut list) = self.begin_list(reader, None) {
+        if let Some(mut list) = self.begin_list(reader, None, Instant::NEVER) {
             list.push(0, length, None);
             self.probe = list.post().map_err(|_| VerbsError::Peer("a READ of its segment is refused"))?;
         }
@@ -38,7 +38,7 @@ impl RdmaLink {
     pub fn probe(&mut self) -> Result<bool, ()> {
         self.poll().map_err(drop)?;
         let Some(list) = self.probe else { return Ok(self.works()) };
-        if !self.is_read(list) {
+        if self.whereabouts(list) == Whereabouts::UnderWay {
             return Ok(false);
         }
         self.give_back(list);
