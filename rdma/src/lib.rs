@@ -33,5 +33,9 @@ pub mod verbs;
 /// What a build without `verbs` says about RDMA.
 pub const NOT_IN_BUILD: &str = "this build has no RDMA transport; build it with --features rdma";
 
+/// How to get what a device needs at run time on Debian and what comes of it: the library, the part of it for each driver (the provider), and
+/// what loads the kernel's modules. `dnf install rdma-core libibverbs` elsewhere.
+pub const RUN_TIME_PACKAGES: &str = "sudo apt-get install -y libibverbs1 ibverbs-providers rdma-core";
+
 /// Whether this build can talk to devices.
 pub const HAS_VERBS: bool = cfg!(feature = "verbs");

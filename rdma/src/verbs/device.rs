@@ -2,12 +2,14 @@
 
 use super::library::{Library, library};
 use super::{VerbsError, checked, last_error};
+use crate::inventory;
 use crate::selection::Selection;
 use rdma_sys::{ibv_async_event, ibv_context, ibv_device_attr, ibv_event_type, ibv_pd, ibv_port_attr};
 use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -59,13 +61,18 @@ pub enum DeviceEvent {
 }
 
 impl DeviceEvent {
-    /// What an event of this kind means. `queue_pair` says which one it is about, and is asked only of events about one.
-    fn of(kind: ibv_event_type, queue_pair: impl FnOnce() -> u32) -> DeviceEvent {
+    /// What an event of this kind means, a number of which a newer library may have others than this was built with. `queue_pair` says which one
+    /// it is about, and is asked only of events about one.
+    fn of(kind: u32, queue_pair: impl FnOnce() -> u32) -> DeviceEvent {
+        const GONE: u32 = ibv_event_type::IBV_EVENT_DEVICE_FATAL as u32;
+        const PORT_UP: u32 = ibv_event_type::IBV_EVENT_PORT_ACTIVE as u32;
+        const PORT_DOWN: u32 = ibv_event_type::IBV_EVENT_PORT_ERR as u32;
+        const LAST_RECEIVE: u32 = ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED as u32;
         match kind {
-            ibv_event_type::IBV_EVENT_DEVICE_FATAL => DeviceEvent::Gone,
-            ibv_event_type::IBV_EVENT_PORT_ACTIVE => DeviceEvent::Port(true),
-            ibv_event_type::IBV_EVENT_PORT_ERR => DeviceEvent::Port(false),
-            ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED => DeviceEvent::LastReceive(queue_pair()),
+            GONE => DeviceEvent::Gone,
+            PORT_UP => DeviceEvent::Port(true),
+            PORT_DOWN => DeviceEvent::Port(false),
+            LAST_RECEIVE => DeviceEvent::LastReceive(queue_pair()),
             _ => DeviceEvent::Other,
         }
     }
@@ -168,10 +175,12 @@ impl Device {
             return None;
         }
         // SAFETY: filled in, as said. Events of a queue pair refer to it, and it isn't destroyed before they are acknowledged; the others'
-        // meaning doesn't depend on the element. Each event that was taken has to be acknowledged once.
+        // meaning doesn't depend on the element. The kind is read as the number that it is: the bindings' enum has no place for one that they don't
+        // know, so no reference to the whole event is made. Each event that was taken has to be acknowledged once.
         let heard = unsafe {
-            let raw = event.assume_init_ref();
-            let heard = DeviceEvent::of(raw.event_type, || (*raw.element.qp).qp_num);
+            let raw = event.as_ptr();
+            let kind = (&raw const (*raw).event_type).cast::<u32>().read();
+            let heard = DeviceEvent::of(kind, || (*(*raw).element.qp).qp_num);
             (self.library.ack_async_event)(event.as_mut_ptr());
             heard
         };
@@ -184,6 +193,18 @@ impl Drop for Device {
         // SAFETY: opened by `open`; everything made from it holds an `Arc` of it, so nothing is left.
         unsafe { (self.library.close_device)(self.context.as_ptr()) };
     }
+}
+
+/// Opens the device of this name and closes it again: whether it can be used. System calls.
+///
+/// # Errors
+/// What is in the way, and the way out.
+pub fn try_to_open(name: &str) -> Result<(), VerbsError> {
+    let library = library()?;
+    let context = open_named(library, name)?;
+    // SAFETY: just opened, and nothing was made from it.
+    unsafe { (library.close_device)(context.as_ptr()) };
+    Ok(())
 }
 
 fn open_named(library: &Library, name: &str) -> Result<NonNull<ibv_context>, VerbsError> {
@@ -212,6 +233,9 @@ fn open_named(library: &Library, name: &str) -> Result<NonNull<ibv_context>, Ver
     let error = io::Error::last_os_error();
     // SAFETY: as returned, and not used any more.
     unsafe { (library.free_device_list)(list) };
+    if !found && Path::new(inventory::ROOT).join(name).exists() {
+        return Err(VerbsError::NoProvider { device: name.to_owned() });
+    }
     let error = if found { error } else { io::ErrorKind::NotFound.into() };
     NonNull::new(context).ok_or_else(|| not_opened(error))
 }
@@ -266,13 +290,15 @@ mod tests {
 
     #[test]
     fn events_mean_what_they_say() {
-        let of = |kind| DeviceEvent::of(kind, || 77);
+        let of = |kind: ibv_event_type| DeviceEvent::of(kind as u32, || 77);
         assert_eq!(of(ibv_event_type::IBV_EVENT_DEVICE_FATAL), DeviceEvent::Gone);
         assert_eq!(of(ibv_event_type::IBV_EVENT_PORT_ERR), DeviceEvent::Port(false));
         assert_eq!(of(ibv_event_type::IBV_EVENT_PORT_ACTIVE), DeviceEvent::Port(true));
         assert_eq!(of(ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED), DeviceEvent::LastReceive(77));
         let not_asked =
-            DeviceEvent::of(ibv_event_type::IBV_EVENT_GID_CHANGE, || unreachable!("of no queue pair"));
+            DeviceEvent::of(ibv_event_type::IBV_EVENT_GID_CHANGE as u32, || unreachable!("of no queue pair"));
         assert_eq!(not_asked, DeviceEvent::Other);
+        // Of a library that is newer than the headers.
+        assert_eq!(DeviceEvent::of(4711, || unreachable!("of nothing that is known")), DeviceEvent::Other);
     }
 }

@@ -20,10 +20,19 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum VerbsError {
     /// The library isn't there.
-    #[error("libibverbs can't be loaded ({reason}); to have it: apt-get install rdma-core ibverbs-providers")]
+    #[error("libibverbs can't be loaded ({reason}); to have it: {}", crate::RUN_TIME_PACKAGES)]
     NoLibrary {
         /// What the loader said.
         reason: String,
+    },
+    /// The kernel shows the device, and the library doesn't.
+    #[error(
+        "libibverbs doesn't know {device}, which the kernel shows: the part of the library for its driver (its provider) isn't there; to have it: {}",
+        crate::RUN_TIME_PACKAGES
+    )]
+    NoProvider {
+        /// The device.
+        device: String,
     },
     /// The device isn't there any more, or this process may not open it.
     #[error(

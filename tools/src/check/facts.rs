@@ -150,6 +150,9 @@ pub struct RdmaDevice {
     pub numa_node: Option<u32>,
     /// Its ports.
     pub ports: Vec<RdmaPort>,
+    /// Why it can't be opened; `None` if it can, or if that wasn't tried (a build without RDMA, or no library).
+    #[serde(default)]
+    pub open_error: Option<String>,
 }
 
 /// A port of an RDMA device.

@@ -17,9 +17,15 @@ fn locked_memory(facts: &Facts, needs: &Needs) -> Finding {
     }
     let has_rdma = !facts.rdma.devices.is_empty();
     if !reaches(limit.soft, needs.locked_bytes()) {
+        // All at once: who has mended this must not be told of more.
+        let wanted = if has_rdma { needs.locked_bytes_with_rdma() } else { needs.locked_bytes() };
+        let with_rdma = match has_rdma {
+            true => format!("; with RDMA, whose device pins the server's memory, {} in all", size(wanted)),
+            false => String::new(),
+        };
         return Finding::missing(what, text(limit, size))
-            .because(format!("{} shards lock {}", needs.shards, size(needs.locked_bytes())))
-            .mended_by(raise_locked_memory(limit, needs.locked_bytes()));
+            .because(format!("{} shards lock {}{with_rdma}", needs.shards, size(needs.locked_bytes())))
+            .mended_by(raise_locked_memory(limit, wanted));
     }
     if has_rdma && !reaches(limit.soft, needs.locked_bytes_with_rdma()) {
         let wanted = needs.locked_bytes_with_rdma();
@@ -120,6 +126,16 @@ mod tests {
             "1.0 GiB",
         );
         check(&with_locked_memory(small_server(), 8 << 20, 8 << 20), MEMLOCK, Verdict::Ok, "");
+    }
+
+    /// Shows that the whole need is named at once: a limit of 64 KiB was to be raised to 2 MiB, and then to a gigabyte.
+    #[test]
+    fn the_whole_need_is_named_at_once() {
+        let tiny = with_locked_memory(rdma_server(), 64 << 10, 64 << 10);
+        check(&tiny, MEMLOCK, Verdict::Missing, "pins the server's memory, 1.0 GiB in all");
+        let wanted = format!("--memlock={}", needs().locked_bytes_with_rdma());
+        check(&tiny, MEMLOCK, Verdict::Missing, &wanted);
+        assert!(needs().locked_bytes_with_rdma() > 1 << 30);
     }
 
     /// Shows that CAP_IPC_LOCK lifts the limit.

@@ -94,7 +94,8 @@ pub fn rdma_server() -> Facts {
         rate: "100 Gb/sec (4X EDR)".into(),
         gids: vec![gid],
     };
-    let devices = vec![RdmaDevice { name: "mlx5_0".into(), numa_node: Some(0), ports: vec![port] }];
+    let devices =
+        vec![RdmaDevice { name: "mlx5_0".into(), numa_node: Some(0), ports: vec![port], open_error: None }];
     Facts { rdma: Rdma { devices, library_error: None }, ..small_server() }
 }
 

@@ -25,7 +25,7 @@ pub fn rdma(facts: &Rdma, needs: &Needs) -> Vec<Finding> {
         None => Finding::ok("libibverbs", "loadable"),
         Some(error) => Finding::slower_without("libibverbs", error)
             .because("RDMA devices are there, and the library to use them isn't")
-            .mended_by("sudo apt-get install -y rdma-core libibverbs1"),
+            .mended_by(lanner_rdma::RUN_TIME_PACKAGES),
     });
     findings
 }
@@ -34,6 +34,9 @@ fn device(device: &RdmaDevice) -> Finding {
     let what = format!("RDMA device {}", device.name);
     let ports: Vec<String> = device.ports.iter().map(port).collect();
     let found = if ports.is_empty() { "no port".to_owned() } else { ports.join(", ") };
+    if let Some(error) = &device.open_error {
+        return Finding::slower_without(what, found).because(error.clone());
+    }
     if device.ports.iter().any(|port| port.state == "ACTIVE") {
         return small_packets(device, &what, &found).unwrap_or_else(|| Finding::ok(what, found));
     }
@@ -170,6 +173,14 @@ mod tests {
     fn a_device_without_its_library_is_pointed_out() {
         let mut facts = rdma_server();
         facts.rdma.library_error = Some("libibverbs.so.1: cannot open shared object file".into());
-        check(&facts, "libibverbs", Verdict::SlowerWithout, "rdma-core");
+        check(&facts, "libibverbs", Verdict::SlowerWithout, "ibverbs-providers");
+    }
+
+    /// Shows that a device whose library has no part for its driver isn't called ok: `lanner check` said so once, and the server then couldn't open it.
+    #[test]
+    fn a_device_that_cant_be_opened_is_pointed_out() {
+        let mut facts = roce_server();
+        facts.rdma.devices[0].open_error = Some("libibverbs doesn't know mlx5_0".into());
+        check(&facts, "RDMA device mlx5_0", Verdict::SlowerWithout, "doesn't know mlx5_0");
     }
 }

@@ -1,4 +1,4 @@
-//! Reads the RDMA devices from the kernel, and tries to load the library that talks to them.
+//! Reads the RDMA devices from the kernel, and tries to load the library that talks to them and to open each.
 
 use std::path::Path;
 
@@ -8,8 +8,13 @@ use crate::check::facts::{Rdma, RdmaDevice, RdmaGid, RdmaPort};
 
 /// Devices and library.
 pub fn rdma() -> Rdma {
-    let devices = inventory::devices(Path::new(inventory::ROOT)).into_iter().map(device).collect();
-    Rdma { devices, library_error: library_error() }
+    let library_error = library_error();
+    let devices = inventory::devices(Path::new(inventory::ROOT)).into_iter();
+    let devices = devices.map(|found| {
+        let open_error = if library_error.is_none() { open_error(&found.name) } else { None };
+        RdmaDevice { open_error, ..device(found) }
+    });
+    Rdma { devices: devices.collect(), library_error }
 }
 
 fn library_error() -> Option<String> {
@@ -17,9 +22,19 @@ fn library_error() -> Option<String> {
     unsafe { libloading::Library::new("libibverbs.so.1") }.err().map(|error| error.to_string())
 }
 
+#[cfg(feature = "rdma")]
+fn open_error(device: &str) -> Option<String> {
+    lanner_rdma::verbs::device::try_to_open(device).err().map(|error| error.to_string())
+}
+
+#[cfg(not(feature = "rdma"))]
+fn open_error(_: &str) -> Option<String> {
+    None
+}
+
 fn device(device: inventory::Device) -> RdmaDevice {
     let ports = device.ports.into_iter().map(port).collect();
-    RdmaDevice { name: device.name, numa_node: device.numa_node, ports }
+    RdmaDevice { name: device.name, numa_node: device.numa_node, ports, open_error: None }
 }
 
 fn port(port: inventory::Port) -> RdmaPort {
