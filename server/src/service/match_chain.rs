@@ -145,7 +145,7 @@ fn look_up(
         let (shard, now, operation) = (&mut *request.shard, request.now, Opcode::MatchChain);
         let block = match found {
             0 => shard.query_hashed(now, *hash, key, operation),
-            _ => shard.query_next_block(now, *hash, key, operation),
+            _ => shard.query_likely(now, *hash, key, operation),
         };
         let Some(block) = block else { break };
         block.describe(place);

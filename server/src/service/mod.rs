@@ -306,11 +306,9 @@ impl Request<'_> {
                 self.shard.warm(keys[index..].iter().copied());
             }
             self.must_own(key, index)?;
-            let descriptor = self.describe(key, Opcode::ReadRanges);
-            if descriptor.status.get() != 0 {
-                return Err(Error::NotFound { index: index as u64 });
-            }
-            found.push(descriptor);
+            let hash = KeyHash::of(key);
+            let object = self.shard.query_likely(self.now, hash, key, Opcode::ReadRanges);
+            found.push(object.ok_or(Error::NotFound { index: index as u64 })?.descriptor());
         }
         let mut payload_bytes = 0_u64;
         for (index, range) in ranges.iter().enumerate() {

@@ -72,8 +72,8 @@ impl Shard {
         self.answer(now, slot, operation)
     }
 
-    /// [`Shard::query_hashed`] of a block behind one that is there: likely there too, so that asking the filter first saves nothing.
-    pub fn query_next_block(
+    /// [`Shard::query_hashed`] of a key that is likely there, as a block behind one that is: asking the filter first saves nothing.
+    pub fn query_likely(
         &mut self,
         now: Instant,
         hash: KeyHash,
