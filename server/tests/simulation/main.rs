@@ -191,12 +191,16 @@ fn a_lease_that_ends_a_millisecond_early_is_found() {
 }
 
 /// Shows that memory which is reused while a slow peer's value is still being received into it, or sent from it, is noticed: by
-/// foreign bytes, or by a header that the value was received over, whose key then leads nowhere.
+/// foreign bytes, or by a header that the value was received over, whose key then leads nowhere, or whose length is another's.
 #[test]
 fn a_forgotten_transfer_is_found() {
     let faults = PlantedFaults { forgets_transfers: true, ..PlantedFaults::default() };
-    let expected =
-        ["gave none of the versions", "reused before the end of its lease", "keys that lead to one"];
+    let expected = [
+        "gave none of the versions",
+        "reused before the end of its lease",
+        "keys that lead to one",
+        "bytes of a value of",
+    ];
     must_find(faults, &expected);
 }
 
