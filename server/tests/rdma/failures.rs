@@ -283,6 +283,18 @@ const DROPS_ROCE: [&str; 2] = [
 
 #[test]
 #[ignore = "needs RDMA devices: scripts/test --rdma"]
+fn a_way_that_the_server_s_device_does_not_find_is_named_by_both_gids() {
+    // The server's kernel has no route to the GID that the client names: it came out as a limit of 0 RDMA connections.
+    let server = TestServer::start(&["--shm", "off"]);
+    let nowhere = std::net::Ipv4Addr::new(10, 99, 99, 99).to_ipv6_mapped().octets();
+    let refused = crate::raw::refusal_of(&server, nowhere);
+    let Error::NoRdmaPath { server_gid, client_gid } = refused else { panic!("{refused:?}") };
+    assert_eq!(client_gid, nowhere);
+    assert_eq!(server_gid, std::net::Ipv4Addr::new(10, 77, 0, 1).to_ipv6_mapped().octets());
+}
+
+#[test]
+#[ignore = "needs RDMA devices: scripts/test --rdma"]
 fn a_network_that_drops_roce_costs_a_new_client_little_and_is_named() {
     // Each new process waited a second, and its first put ended without anybody knowing what had become of it; who asked for RDMA alone was told
     // of a lost connection. Now a READ tells before the first call, later tries are waited for by nobody, and the reason can be had.

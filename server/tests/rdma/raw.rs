@@ -10,11 +10,11 @@ use lanner_rdma::verbs::connection::QueuePairOptions;
 use lanner_rdma::verbs::device::{Device, Domain};
 use lanner_rdma::verbs::memory::{Access, Buffer};
 use lanner_rdma::verbs::queue_pair::{QueuePair, RECEIVE};
-use lanner_shared::ShardId;
 use lanner_shared::wire::header::{HEADER_BYTES, Header};
 use lanner_shared::wire::hello::{ANY_SHARD, Hello, Welcome};
-use lanner_shared::wire::join_rdma::{JoinRdma, RdmaJoined};
+use lanner_shared::wire::join_rdma::{EndpointBody, JoinRdma, RdmaJoined};
 use lanner_shared::wire::{self, Opcode, body, keys};
+use lanner_shared::{Error, ShardId};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
@@ -45,15 +45,36 @@ pub fn domain(server: &TestServer) -> Arc<Domain> {
     Domain::new(&Device::open(selection).unwrap()).unwrap()
 }
 
+/// A connection that is known to the server, which has nothing of RDMA yet.
+fn introduced(server: &TestServer) -> TcpStream {
+    let mut control = TcpStream::connect(server.address()).unwrap();
+    control.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    control.write_all(Hello::new(b"", 1, ANY_SHARD).as_bytes()).unwrap();
+    let mut welcome: Welcome = FromZeros::new_zeroed();
+    control.read_exact(welcome.as_mut_bytes()).unwrap();
+    welcome.check().unwrap();
+    control
+}
+
+/// What the server says to a client that names this GID.
+pub fn refusal_of(server: &TestServer, gid: [u8; 16]) -> Error {
+    let mut control = introduced(server);
+    let mut join: JoinRdma = FromZeros::new_zeroed();
+    join.endpoint = EndpointBody { gid, queue_pair: 77.into(), mtu: 3, reads_answered: 4, ..join.endpoint };
+    join.message_bytes = (MESSAGE as u32).into();
+    control.write_all(&frame(Opcode::JoinRdma, 0, 0, |body| body::append(body, &join))).unwrap();
+    let mut header = [0; HEADER_BYTES];
+    control.read_exact(&mut header).unwrap();
+    let header = Header::decode(&header, wire::MAX_VERSION).unwrap();
+    let mut body = vec![0; header.body_bytes as usize];
+    control.read_exact(&mut body).unwrap();
+    wire::error::decode(header.status, &body).unwrap()
+}
+
 impl RawClient {
     /// A client that takes `receives` messages and no more.
     pub fn join(server: &TestServer, domain: &Arc<Domain>, receives: u32) -> RawClient {
-        let mut control = TcpStream::connect(server.address()).unwrap();
-        control.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        control.write_all(Hello::new(b"", 1, ANY_SHARD).as_bytes()).unwrap();
-        let mut welcome: Welcome = FromZeros::new_zeroed();
-        control.read_exact(welcome.as_mut_bytes()).unwrap();
-        welcome.check().unwrap();
+        let mut control = introduced(server);
         let completions = CompletionQueue::new(domain.device(), SENDS as u32 + receives).unwrap();
         let buffer = Buffer::new(domain, (SENDS + receives as usize) * MESSAGE, Access::Local).unwrap();
         let options = QueuePairOptions {

@@ -339,18 +339,20 @@ fn one_connection_too_many_is_told_so() {
 
 #[test]
 fn who_is_one_too_many_is_told_so_though_he_has_said_hello() {
-    // Found by a user: the refusal went out before the hello was read, and closing a socket with bytes unread resets the connection, which
-    // overtook the refusal now and then.
+    // Found by a user: the refusal went out before the hello was read, and closing a socket with bytes unread resets the connection. Where the
+    // network lost the refusal, nobody sent it again. Shows that the connection ends behind it without a reset.
     let server = TestServer::start(&["--max-connections", "2"]);
     let _others = [introduced(&server), introduced(&server)];
-    for round in 0..300 {
+    for round in 0..50 {
         let mut stream = connect(&server);
-        stream.write_all(Hello::new(b"", 1, ANY_SHARD).as_bytes()).unwrap();
-        // The hello is there, and has met a closed socket if that is what it will meet.
-        std::thread::sleep(Duration::from_micros(500));
         let refused = welcome(&mut stream);
         let limit = Error::Overloaded { what: Limit::Connections, limit: 2 };
         assert_eq!(refused, Err(limit), "{round}");
+        stream.write_all(Hello::new(b"", 1, ANY_SHARD).as_bytes()).unwrap();
+        // It has met a closed socket if that is what it meets; then the next write is refused.
+        std::thread::sleep(Duration::from_millis(2));
+        stream.write_all(&[0]).unwrap_or_else(|error| panic!("{round}: {error}"));
+        assert_eq!(stream.read(&mut [0]).unwrap_or_else(|error| panic!("{round}: {error}")), 0);
     }
     // None of them takes up room for good, or counts as one that was open.
     drop(_others);
