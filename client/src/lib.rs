@@ -31,6 +31,7 @@ mod lane;
 mod mapping;
 mod pending;
 mod placement;
+mod ranged;
 mod registered;
 #[cfg(feature = "simulation")]
 pub mod simulation;

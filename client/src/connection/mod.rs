@@ -11,6 +11,7 @@
 
 pub(crate) mod backoff;
 pub(crate) mod handshake;
+mod put_by;
 #[cfg(feature = "rdma")]
 pub(crate) mod rdma;
 #[cfg(not(feature = "rdma"))]
@@ -29,6 +30,7 @@ use lanner_shared::time::{Clock, Instant};
 use lanner_shared::wire::touch::{MOST_TOUCHES, TouchBody};
 use lanner_shared::wire::{self, MAX_VERSION, Opcode, body, header::Header, hello::short_boot};
 use lanner_shared::{Error, Result, ShardId};
+use put_by::PutBy;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -149,17 +151,6 @@ struct Current {
     is_begun: bool,
     /// The payload isn't wanted.
     is_skipped: bool,
-}
-
-/// A reply, or the rest of one, whose owner hasn't asked for it yet.
-#[derive(Debug)]
-struct PutBy {
-    header: Header,
-    body: Vec<u8>,
-    payload: Vec<u8>,
-    is_whole: bool,
-    /// The owner has had header, body, and what came of the payload before: this is the rest.
-    is_begun: bool,
 }
 
 impl Connection {
@@ -570,34 +561,6 @@ impl Connection {
     fn end_frame(&mut self) {
         self.current = None;
         self.transport.end_frame();
-    }
-}
-
-impl PutBy {
-    /// Gives the receiver what it hasn't had yet: what the server said.
-    fn hand_over(self, receiver: &mut dyn Receiver) -> Result<Result<()>, Broken> {
-        if !self.is_begun {
-            let outcome = match self.header.status {
-                0 => receiver.reply(&self.header, &self.body),
-                status => Err(wire::error::decode(status, &self.body)?),
-            };
-            if outcome.is_err() {
-                return Ok(outcome);
-            }
-        }
-        let mut rest = self.payload.as_slice();
-        while !rest.is_empty() {
-            let target = receiver.destination();
-            let count = target.len().min(rest.len());
-            if count == 0 {
-                // More than was asked for, as in `Connection::receive`.
-                return Err(Broken::Closed);
-            }
-            target[..count].copy_from_slice(&rest[..count]);
-            receiver.advance(count);
-            rest = &rest[count..];
-        }
-        Ok(Ok(()))
     }
 }
 
