@@ -1,10 +1,9 @@
-//! The one place that names glommio: an executor for each core, pinned to it, and a turn for its other tasks.
+//! The one place that names glommio: an executor for each core, pinned to it, whose one task is the pump.
 //!
 //! The data path doesn't use glommio's sockets or files: the pump has an io_uring of its own, measured to be two to three
 //! times as quick in a round trip (DESIGN section 10, where the traps that the settings below avoid are listed too).
 
 use glommio::{LocalExecutorBuilder, Placement};
-use std::time::Duration;
 
 /// Registered memory of an executor. It isn't used for anything here, and glommio's default of 10 MiB doesn't fit the usual
 /// limit on locked memory.
@@ -41,10 +40,4 @@ impl CoreThread {
     pub fn join(self) -> Result<(), String> {
         self.0.join().map_err(|error| error.to_string())
     }
-}
-
-/// Gives the executor's other tasks a turn. Not `yield_now`, which never looks at the reactor, and not a sleep of zero, which
-/// never ends.
-pub async fn let_others_run() {
-    glommio::timer::sleep(Duration::from_micros(1)).await;
 }

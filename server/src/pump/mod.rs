@@ -15,7 +15,6 @@ pub mod ring;
 use crate::admin::board::{Board, ShardReport};
 use crate::config::PollMode;
 use crate::config::memory_plan::SHM_LANES;
-use crate::runtime;
 use crate::server::control::Control;
 use crate::server::identity::Identity;
 use crate::shard::TickOutcome;
@@ -51,8 +50,6 @@ const BYTES_PER_LOOK: u64 = 64 << 10;
 const TICK: Duration = Duration::from_millis(1);
 /// The longest sleep: statistics and time-outs of connections are looked at this often even when nothing happens.
 const LONGEST_SLEEP: Duration = Duration::from_millis(100);
-/// How often the executor's other tasks get a turn.
-const YIELD: Duration = Duration::from_millis(50);
 
 /// Everything that one core serves.
 pub struct Pump {
@@ -75,7 +72,6 @@ pub struct Pump {
     last_work: Instant,
     next_tick: Instant,
     next_report: Instant,
-    next_yield: Instant,
     is_drained: bool,
 }
 
@@ -136,7 +132,6 @@ impl Pump {
             last_work: now,
             next_tick: now,
             next_report: now,
-            next_yield: now,
             is_drained: false,
         })
     }
@@ -151,11 +146,8 @@ impl Pump {
         }
         self.watch_mailbox();
         while !self.control.is_stopped() {
+            // Never gives the executor a turn: nothing else runs on it, and its sleep was seen not to end.
             self.spin();
-            if self.core.now >= self.next_yield {
-                runtime::let_others_run().await;
-                self.next_yield = Clock.now().plus(YIELD);
-            }
         }
         if let Some(acceptor) = &self.acceptor {
             acceptor.stop();
