@@ -202,7 +202,7 @@ impl Lane {
         {
             self.aside.push((route, connection));
         }
-        self.keep_aside(Connection::has_pending);
+        self.sweep_aside();
         if self.aside.len() > MOST_ASIDE {
             let oldest = self.aside[0].1.serial;
             self.keep_aside(|connection| connection.serial != oldest);

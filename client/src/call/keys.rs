@@ -1,6 +1,6 @@
 //! Calls that send keys and get a fixed answer for each: `query`, `exists`, `remove`. The keys of one shard share a frame.
 
-use super::{Call, Exchange, Request, drive};
+use super::{Call, Exchange, Request, drive, has_moved};
 use crate::client::ClientInner;
 use crate::connection::Receiver;
 use crate::lane::{Lane, Route};
@@ -52,8 +52,7 @@ fn group_some<K: AsRef<[u8]>>(
     Ok(groups)
 }
 
-/// The keys of a group that was refused, grouped anew: its server was started again with another number of shards after they had been grouped, and
-/// has done nothing of what the group asked. `None` if that isn't why.
+/// The keys of a group that was refused, grouped anew, if they belong elsewhere now ([`has_moved`]).
 #[cold]
 pub(crate) fn regroup<K: AsRef<[u8]>>(
     client: &ClientInner,
@@ -63,9 +62,11 @@ pub(crate) fn regroup<K: AsRef<[u8]>>(
     extra_bytes: usize,
 ) -> Option<KeyGroups> {
     let indices = group.indices.iter().map(|index| *index as usize);
-    let groups = group_some(client, batch, indices, extra_bytes).ok()?;
-    let has_moved = groups.iter().any(|new| new.exchange.route != group.exchange.route);
-    (matches!(refused, Error::WrongShard { .. }) && has_moved).then_some(groups)
+    let routes = indices.clone().map(|index| client.route(KeyHash::of(batch[index].as_ref())));
+    if !has_moved(refused, group.exchange.route, routes) {
+        return None;
+    }
+    group_some(client, batch, indices, extra_bytes).ok()
 }
 
 fn push(groups: &mut KeyGroups, route: Route, index: u32, bytes: usize, extra_bytes: usize) {

@@ -1,7 +1,7 @@
 //! How much of each of several chains is there: every group of 32 blocks goes to the shard that holds it, all at once.
 
 use super::keys::Asked;
-use super::{Call, Exchange, Request, drive, give_up, start};
+use super::{Call, Exchange, Request, drive, give_up, has_moved, start};
 use crate::client::{Client, ClientInner};
 use crate::connection::Receiver;
 use crate::lane::{Lane, Route};
@@ -194,8 +194,7 @@ impl<K: AsRef<[u8]>> Call for MatchCall<'_, K> {
                 }
                 Poll::Ready(Err(error)) => {
                     let route = |group: &u32| client.route(self.groups[*group as usize].prefix.placement());
-                    let has_moved = part.groups.iter().any(|group| route(group) != part.exchange.route);
-                    if !matches!(error, Error::WrongShard { .. }) || !has_moved {
+                    if !has_moved(&error, part.exchange.route, part.groups.iter().map(route)) {
                         return Poll::Ready(Err(error));
                     }
                     moved = Some(MatchCall::new(client, self.chains)?);
@@ -203,7 +202,7 @@ impl<K: AsRef<[u8]>> Call for MatchCall<'_, K> {
                 }
             }
         }
-        // A server was started again with another number of shards: all is asked anew.
+        // All is asked anew.
         if let Some(call) = moved {
             give_up(lane, self);
             *self = call;

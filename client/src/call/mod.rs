@@ -176,6 +176,13 @@ fn make_way(lane: &mut Lane, route: Route) {
     }
 }
 
+/// Whether what was `refused` over `asked` belongs elsewhere now: the server was started again with another number of shards. It has done
+/// nothing then, and the same can be asked over `routes`.
+#[cold]
+pub(crate) fn has_moved(refused: &Error, asked: Route, mut routes: impl Iterator<Item = Route>) -> bool {
+    matches!(refused, Error::WrongShard { .. }) && routes.any(|route| route != asked)
+}
+
 /// Queues a request that wasn't yet, where that can be done now, without looking for its answer: a call of several frames to one shard
 /// sends them together. Whatever stands in the way is [`drive`]'s to say.
 #[inline]

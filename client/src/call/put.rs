@@ -1,6 +1,6 @@
 //! `put` and `upsert` of a batch. Each value is a frame of its own; the frames of one shard follow each other at once.
 
-use super::{Call, Exchange, Request, drive};
+use super::{Call, Exchange, Request, drive, has_moved};
 use crate::client::ClientInner;
 use crate::connection::Receiver;
 use crate::connection::rdma::link::RdmaLink;
@@ -149,15 +149,15 @@ impl<K: AsRef<[u8]>, V: AsRef<[u8]>> Call for PutCall<'_, K, V> {
             let request = PutFrame { put, value: value.as_ref(), registrations: self.registrations };
             match drive(exchange, lane, client, &request, &mut Acknowledgement) {
                 Poll::Pending => (is_done, under_way) = (false, under_way + 1),
-                // The server was started again with another number of shards, and has done nothing.
-                Poll::Ready(Err(Error::WrongShard { .. }))
-                    if client.route(KeyHash::of(key.as_ref())) != exchange.route =>
-                {
-                    *exchange = Exchange::new(client.route(KeyHash::of(key.as_ref())));
-                    (is_done, under_way) = (false, under_way + 1);
-                }
-                Poll::Ready(outcome) => {
-                    self.outcomes[index] = outcome.map_err(|error| error.at(index as u64))
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) => {
+                    let route = client.route(KeyHash::of(key.as_ref()));
+                    if has_moved(&error, exchange.route, std::iter::once(route)) {
+                        *exchange = Exchange::new(route);
+                        (is_done, under_way) = (false, under_way + 1);
+                    } else {
+                        self.outcomes[index] = Err(error.at(index as u64));
+                    }
                 }
             }
         }

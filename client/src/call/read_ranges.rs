@@ -1,7 +1,7 @@
 //! Ordinary ranged reads over TCP: keys and ranges out, bytes back, in one round trip.
 
 use super::scatter::{Runs, Scatter};
-use super::{Call, Exchange, Request, drive, give_up};
+use super::{Call, Exchange, Request, drive, give_up, has_moved};
 use crate::client::ClientInner;
 use crate::lane::{Lane, Route};
 use crate::snapshot::ranges::{Range, Ranges};
@@ -137,7 +137,7 @@ impl<K: AsRef<[u8]>> Call for ReadRangesCall<'_, K> {
     }
 }
 
-/// All parts anew, if one was refused because its server was started again with another number of shards.
+/// All parts anew, if one was refused whose keys belong elsewhere now ([`has_moved`]).
 #[cold]
 fn regrouped<K: AsRef<[u8]>>(
     client: &ClientInner,
@@ -147,8 +147,7 @@ fn regrouped<K: AsRef<[u8]>>(
     refused: &Error,
 ) -> Option<Vec<Part>> {
     let route = |index: &u32| client.route(KeyHash::of(batch[*index as usize].as_ref()));
-    let has_moved = part.keys.iter().any(|index| route(index) != part.exchange.route);
-    if !matches!(refused, Error::WrongShard { .. }) || !has_moved {
+    if !has_moved(refused, part.exchange.route, part.keys.iter().map(route)) {
         return None;
     }
     ReadRangesCall::parts(client, batch, ranges).ok()

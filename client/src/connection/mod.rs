@@ -480,11 +480,7 @@ impl Connection {
         if !current.is_begun {
             current.is_begun = true;
             let body = self.transport.body(&current.header);
-            let outcome = match current.header.status {
-                0 => receiver.reply(&current.header, body),
-                status => Err(wire::error::decode(status, body)?),
-            };
-            if let Err(error) = outcome {
+            if let Err(error) = tell(receiver, &current.header, body)? {
                 current.is_skipped = true;
                 let request_id = current.header.request_id;
                 self.forget(request_id);
@@ -561,6 +557,15 @@ impl Connection {
     fn end_frame(&mut self) {
         self.current = None;
         self.transport.end_frame();
+    }
+}
+
+/// Gives the receiver a reply without its payload: what the server said.
+#[inline]
+fn tell(receiver: &mut dyn Receiver, header: &Header, body: &[u8]) -> Result<Result<()>, Broken> {
+    match header.status {
+        0 => Ok(receiver.reply(header, body)),
+        status => Ok(Err(wire::error::decode(status, body)?)),
     }
 }
 

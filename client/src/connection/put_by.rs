@@ -1,8 +1,8 @@
 //! Replies that arrived while another call of the thread was looking.
 
-use super::{Broken, Receiver};
+use super::{Broken, Receiver, tell};
 use lanner_shared::Result;
-use lanner_shared::wire::{self, header::Header};
+use lanner_shared::wire::header::Header;
 
 /// A reply, or the rest of one, whose owner hasn't asked for it yet.
 #[derive(Debug)]
@@ -18,14 +18,10 @@ pub(super) struct PutBy {
 impl PutBy {
     /// Gives the receiver what it hasn't had yet: what the server said.
     pub fn hand_over(self, receiver: &mut dyn Receiver) -> Result<Result<()>, Broken> {
-        if !self.is_begun {
-            let outcome = match self.header.status {
-                0 => receiver.reply(&self.header, &self.body),
-                status => Err(wire::error::decode(status, &self.body)?),
-            };
-            if outcome.is_err() {
-                return Ok(outcome);
-            }
+        if !self.is_begun
+            && let Err(error) = tell(receiver, &self.header, &self.body)?
+        {
+            return Ok(Err(error));
         }
         let mut rest = self.payload.as_slice();
         while !rest.is_empty() {

@@ -100,7 +100,7 @@ pub(super) fn answer(request: &mut Request<'_>, replies: &mut Replies) -> Result
             asked
         } else {
             let (prefix, count) = head.checked()?;
-            must_own(request, &prefix, index)?;
+            request.must_own(prefix.placement(), index)?;
             blocks.read(&mut reader, &prefix, count, &mut index)?;
             look_up(request, &prefix, &question, &mut blocks, replies.frame())
         };
@@ -109,16 +109,6 @@ pub(super) fn answer(request: &mut Request<'_>, replies: &mut Replies) -> Result
     }
     reader.end()?;
     request.finish(replies, start, 0)
-}
-
-fn must_own(request: &Request<'_>, prefix: &GroupPrefix, index: usize) -> Result<()> {
-    let config = request.shard.config();
-    let owner = prefix.placement().shard(config.shards);
-    if owner == config.shard {
-        return Ok(());
-    }
-    let (owner, asked) = (u64::from(owner.0), u64::from(config.shard.0));
-    Err(Error::WrongShard { index: index as u64, owner, asked })
 }
 
 /// Looks the blocks up one by one. Appends the descriptors of the leading ones that are there, and returns how many these are.

@@ -305,8 +305,8 @@ impl Request<'_> {
             if index.is_multiple_of(WARMED_KEYS) {
                 self.shard.warm(keys[index..].iter().copied());
             }
-            self.must_own(key, index)?;
             let hash = KeyHash::of(key);
+            self.must_own(hash, index)?;
             let object = self.shard.query_likely(self.now, hash, key, Opcode::ReadRanges);
             found.push(object.ok_or(Error::NotFound { index: index as u64 })?.descriptor());
         }
@@ -397,17 +397,17 @@ impl Request<'_> {
     #[inline]
     fn own_key<'b>(&self, reader: &mut BodyReader<'b>, index: usize) -> Result<&'b [u8]> {
         let key = keys::next(reader, index)?;
-        self.must_own(key, index)?;
+        if self.shard.config().shards > 1 {
+            self.must_own(KeyHash::of(key), index)?;
+        }
         Ok(key)
     }
 
+    /// That the key at `index` of the frame, whose hash this is, belongs to this shard.
     #[inline]
-    fn must_own(&self, key: &[u8], index: usize) -> Result<()> {
+    fn must_own(&self, hash: KeyHash, index: usize) -> Result<()> {
         let config = self.shard.config();
-        if config.shards == 1 {
-            return Ok(());
-        }
-        let owner = KeyHash::of(key).shard(config.shards);
+        let owner = hash.shard(config.shards);
         if owner == config.shard {
             return Ok(());
         }
