@@ -3,6 +3,9 @@
 //!
 //! Each test is marked `#[ignore]`, for without the devices none of them can do anything.
 
+#[path = "../served/by_hand.rs"]
+#[allow(dead_code, reason = "shared with `served`, which uses more of it")]
+mod by_hand;
 #[path = "../counting/mod.rs"]
 mod counting;
 mod devices;

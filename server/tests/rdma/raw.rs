@@ -1,5 +1,6 @@
 //! A client that does with its queue pair what it likes: takes no answers, sends more than it may, is gone in the middle of a message.
 
+use crate::by_hand::{frame, introduced, request};
 use crate::support::TestServer;
 use lanner_client::Clock;
 use lanner_rdma::choice::RdmaChoice;
@@ -10,17 +11,16 @@ use lanner_rdma::verbs::connection::QueuePairOptions;
 use lanner_rdma::verbs::device::{Device, Domain};
 use lanner_rdma::verbs::memory::{Access, Buffer};
 use lanner_rdma::verbs::queue_pair::{QueuePair, RECEIVE};
+use lanner_shared::Error;
 use lanner_shared::wire::header::{HEADER_BYTES, Header};
-use lanner_shared::wire::hello::{ANY_SHARD, Hello, Welcome};
 use lanner_shared::wire::join_rdma::{EndpointBody, JoinRdma, RdmaJoined};
-use lanner_shared::wire::{self, Opcode, body, keys};
-use lanner_shared::{Error, ShardId};
+use lanner_shared::wire::{self, Opcode, body};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use zerocopy::{FromZeros, IntoBytes};
+use zerocopy::FromZeros;
 
 /// Bytes of a message.
 pub const MESSAGE: usize = 8 << 10;
@@ -45,15 +45,9 @@ pub fn domain(server: &TestServer) -> Arc<Domain> {
     Domain::new(&Device::open(selection).unwrap()).unwrap()
 }
 
-/// A connection that is known to the server, which has nothing of RDMA yet.
-fn introduced(server: &TestServer) -> TcpStream {
-    let mut control = TcpStream::connect(server.address()).unwrap();
-    control.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    control.write_all(Hello::new(b"", 1, ANY_SHARD).as_bytes()).unwrap();
-    let mut welcome: Welcome = FromZeros::new_zeroed();
-    control.read_exact(welcome.as_mut_bytes()).unwrap();
-    welcome.check().unwrap();
-    control
+/// Asks over TCP to go on over RDMA.
+fn ask_to_join(control: &mut TcpStream, join: &JoinRdma) {
+    control.write_all(&frame(request(Opcode::JoinRdma, 0), |body| body::append(body, join))).unwrap();
 }
 
 /// What the server says to a client that names this GID.
@@ -62,7 +56,7 @@ pub fn refusal_of(server: &TestServer, gid: [u8; 16]) -> Error {
     let mut join: JoinRdma = FromZeros::new_zeroed();
     join.endpoint = EndpointBody { gid, queue_pair: 77.into(), mtu: 3, reads_answered: 4, ..join.endpoint };
     join.message_bytes = (MESSAGE as u32).into();
-    control.write_all(&frame(Opcode::JoinRdma, 0, 0, |body| body::append(body, &join))).unwrap();
+    ask_to_join(&mut control, &join);
     let mut header = [0; HEADER_BYTES];
     control.read_exact(&mut header).unwrap();
     let header = Header::decode(&header, wire::MAX_VERSION).unwrap();
@@ -97,7 +91,7 @@ impl RawClient {
             message_bytes: (MESSAGE as u32).into(),
             reserved: 0.into(),
         };
-        control.write_all(&frame(Opcode::JoinRdma, 0, 0, |body| body::append(body, &join))).unwrap();
+        ask_to_join(&mut control, &join);
         let mut answer = [0; HEADER_BYTES + size_of::<RdmaJoined>()];
         control.read_exact(&mut answer).unwrap();
         let joined: RdmaJoined = body::BodyReader::new(&answer[HEADER_BYTES..]).value().unwrap();
@@ -128,36 +122,4 @@ impl RawClient {
             }
             .is_ok()
     }
-}
-
-/// A frame to the first shard, with so many keys and bytes of payload.
-pub fn frame(opcode: Opcode, count: u16, payload_bytes: u64, append: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
-    let mut frame = Vec::new();
-    let start = body::begin(&mut frame);
-    append(&mut frame);
-    let mut header = Header::request(opcode, ShardId(0), 7, count);
-    header.payload_bytes = payload_bytes;
-    body::finish(&mut frame, start, header, 1);
-    frame
-}
-
-/// Asks for a value.
-pub fn get(key: &[u8]) -> Vec<u8> {
-    frame(Opcode::Get, 1, 0, |body| {
-        body.extend(u64::MAX.to_le_bytes());
-        keys::append(body, key);
-    })
-}
-
-/// Begins to put a value of so many bytes.
-pub fn put(key: &[u8], bytes: u64) -> Vec<u8> {
-    let put = wire::put::PutRequest {
-        key,
-        mode: wire::put::PutMode::Put,
-        pin: wire::put::Pin::None,
-        ttl_seconds: 0,
-        group: b"",
-        chain: None,
-    };
-    frame(Opcode::Put, 1, bytes, |body| wire::put::append(body, &put))
 }

@@ -1,5 +1,6 @@
 //! What connections share, and that none of them can use it up: room for messages in both directions.
 
+use crate::by_hand;
 use crate::failures::Trouble;
 use crate::raw::{self, MESSAGE, RawClient};
 use crate::support::TestServer;
@@ -37,7 +38,7 @@ fn clients_that_take_no_answers_leave_places_for_answers_to_others() {
     let domain = raw::domain(&server);
     let mut deaf: Vec<RawClient> = (0..6).map(|_| RawClient::join(&server, &domain, 0)).collect();
     for client in &mut deaf {
-        assert!(client.send(&raw::get(b"long")));
+        assert!(client.send(&by_hand::get(b"long")));
     }
     std::thread::sleep(Duration::from_millis(500));
     is_served(&client, "beside");
@@ -56,10 +57,10 @@ fn a_backlog_leaves_receives_to_others() {
     let mut stuck: Vec<RawClient> = (0..10).map(|_| RawClient::join(&server, &domain, 0)).collect();
     for (number, client) in stuck.iter_mut().enumerate() {
         // Two answers are more than wait at a time; what comes behind isn't served.
-        let mut gets = raw::get(b"long");
-        gets.extend(raw::get(b"long"));
+        let mut gets = by_hand::get(b"long");
+        gets.extend(by_hand::get(b"long"));
         assert!(client.send(&gets));
-        let mut message = raw::put(format!("never {number}").as_bytes(), 4 << 20);
+        let mut message = by_hand::put(format!("never {number}").as_bytes(), 4 << 20);
         message.resize(MESSAGE, 1);
         for _ in 1..UNTAKEN_MESSAGES {
             assert!(client.send(&message));
@@ -122,7 +123,7 @@ fn clients_that_go_in_the_middle_of_messages_leave_no_room_behind_them_taken() {
     );
     for round in 0..300_u32 {
         let mut short_lived = RawClient::join(&server, &domain, 4);
-        let mut message = raw::put(&round.to_le_bytes(), 1 << 20);
+        let mut message = by_hand::put(&round.to_le_bytes(), 1 << 20);
         message.resize(MESSAGE, 3);
         short_lived.send(&message);
         std::thread::sleep(Duration::from_millis(2));

@@ -1,6 +1,7 @@
 //! Chains of blocks: stored with their parents, matched in one round trip, over each transport, with one and with two shards.
 
-use crate::hostile::{error_and_end, frame, introduced, request};
+use crate::by_hand::{frame, introduced, request};
+use crate::hostile::error_and_end;
 use crate::support::{TestServer, transports};
 use lanner_client::{Client, Error, Freshness, PutOptions, Range, Snapshot, chain};
 use lanner_shared::chain::{GroupPrefix, MAX_CHAIN_BLOCKS};

@@ -1,75 +1,19 @@
 //! Peers that break the protocol, are slow, or come by the thousand: a typed error and a closed connection for them, and
 //! nothing for anybody else.
 
+use crate::by_hand::{connect, frame, introduced, request, welcome};
 use crate::support::TestServer;
 use lanner_client::{Clock, Error, PutOptions};
 use lanner_shared::ShardId;
 use lanner_shared::chain::GroupPrefix;
 use lanner_shared::error::{Limit, Malformation};
 use lanner_shared::wire::header::{HEADER_BYTES, Header};
-use lanner_shared::wire::hello::{ANY_SHARD, Hello, Welcome};
-use lanner_shared::wire::{self, MAX_BODY_BYTES, Opcode, body, keys};
+use lanner_shared::wire::hello::{ANY_SHARD, Hello};
+use lanner_shared::wire::{self, MAX_BODY_BYTES, Opcode, keys};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
-use zerocopy::{FromZeros, IntoBytes};
-
-fn connect(server: &TestServer) -> TcpStream {
-    let stream = TcpStream::connect(server.address()).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    stream
-}
-
-fn welcome(stream: &mut TcpStream) -> Result<(), Error> {
-    let mut welcome: Welcome = FromZeros::new_zeroed();
-    stream.read_exact(welcome.as_mut_bytes()).unwrap();
-    welcome.check()
-}
-
-/// A connection whose handshake is done.
-pub fn introduced(server: &TestServer) -> TcpStream {
-    let mut stream = connect(server);
-    stream.write_all(Hello::new(b"", 1, ANY_SHARD).as_bytes()).unwrap();
-    welcome(&mut stream).unwrap();
-    stream
-}
-
-pub fn frame(header: Header, append: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
-    let mut frame = Vec::new();
-    let start = body::begin(&mut frame);
-    append(&mut frame);
-    body::finish(&mut frame, start, header, 1);
-    frame
-}
-
-pub fn request(opcode: Opcode, count: u16) -> Header {
-    Header::request(opcode, ShardId(0), 7, count)
-}
-
-/// Asks for a value and takes no answer yet.
-pub fn ask_for(stream: &mut TcpStream, key: &[u8]) {
-    let get = frame(request(Opcode::Get, 1), |body| {
-        body.extend(u64::MAX.to_le_bytes());
-        keys::append(body, key);
-    });
-    stream.write_all(&get).unwrap();
-}
-
-/// Begins to put a value of `bytes`, of which `sent` goes out.
-pub fn begin_put(stream: &mut TcpStream, key: &[u8], bytes: u64, sent: &[u8]) {
-    let mut header = request(Opcode::Put, 1);
-    header.payload_bytes = bytes;
-    let put = wire::put::PutRequest {
-        key,
-        mode: wire::put::PutMode::Put,
-        pin: wire::put::Pin::None,
-        ttl_seconds: 0,
-        group: b"",
-        chain: None,
-    };
-    stream.write_all(&frame(header, |body| wire::put::append(body, &put))).unwrap();
-    stream.write_all(sent).unwrap();
-}
+use zerocopy::IntoBytes;
 
 /// The error that the server answers before it closes the connection; both must happen.
 pub fn error_and_end(mut stream: TcpStream) -> Error {

@@ -49,8 +49,8 @@ fn a_slow_reader_gets_the_old_bytes_or_an_error_but_no_mixture() {
     let server = TestServer::start(&["--lease-ttl", "200ms", "--memory", "32MiB"]);
     let client = server.client("tcp");
     client.put(KEY, &vec![0x22; 8 << 20]).unwrap();
-    let mut slow = crate::hostile::introduced(&server);
-    crate::hostile::ask_for(&mut slow, KEY);
+    let mut slow = crate::by_hand::introduced(&server);
+    crate::by_hand::ask_for(&mut slow, KEY);
     let reader = std::thread::spawn(move || {
         // 24 bytes of header, 32 of descriptor, then the value, in steps that take about two seconds together.
         let mut all = vec![0; 56 + (8 << 20)];

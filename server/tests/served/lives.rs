@@ -127,8 +127,8 @@ fn a_writer_that_dies_half_way_leaves_nothing_behind() {
     // Scenario 6: a value of 10 MiB, of which 4 arrive.
     let server = TestServer::start(&[]);
     let client = server.client("tcp");
-    let mut dying = crate::hostile::introduced(&server);
-    crate::hostile::begin_put(&mut dying, b"key", 10 << 20, &vec![1; 4 << 20]);
+    let mut dying = crate::by_hand::introduced(&server);
+    crate::by_hand::begin_put(&mut dying, b"key", 10 << 20, &vec![1; 4 << 20]);
     server.reports_when(|reports| reports[0].stats.unfinished_puts == 1);
     // Meanwhile the key is free for others.
     assert!(!client.exists(b"key").unwrap());

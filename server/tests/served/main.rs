@@ -1,5 +1,6 @@
 //! A whole server in this process and a real client over loopback and shared memory: every call, its answers and its errors.
 
+mod by_hand;
 mod calls;
 mod chains;
 mod connecting;
