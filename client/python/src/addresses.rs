@@ -93,15 +93,17 @@ impl Parts {
     }
 }
 
-/// Lets `read` fill memory for each of `parts`, and spreads what came over the parts of those that have more than one.
+/// Lets `read` fill memory for each of `parts`, and spreads what came over the parts of those that have more than one. No value has more
+/// than `most_bytes`, so nor has the memory that it's put together in, whatever sizes the caller names.
 ///
 /// # Safety
 /// As for [`targets`], for all parts together.
 pub unsafe fn read_parts<E>(
     parts: &[Parts],
+    most_bytes: usize,
     read: impl FnOnce(&mut [&mut [u8]]) -> Result<Vec<Result<u64, E>>, E>,
 ) -> Result<Vec<Result<u64, E>>, E> {
-    let scratch_bytes = |parts: &Parts| if parts.0.len() == 1 { 0 } else { parts.bytes() };
+    let scratch_bytes = |parts: &Parts| if parts.0.len() == 1 { 0 } else { parts.bytes().min(most_bytes) };
     let mut scratches: Vec<Vec<u8>> = parts.iter().map(|parts| vec![0; scratch_bytes(parts)]).collect();
     let target = |(parts, scratch): (&Parts, &mut Vec<u8>)| match parts.0.as_slice() {
         [span] => *span,

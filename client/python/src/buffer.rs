@@ -7,7 +7,7 @@
 //! The buffer protocol is part of the limited C interface from Python 3.11 on only. Its functions and the layout of `Py_buffer` have been
 //! the same since 3.0, so they are declared here, and one wheel serves 3.10, too.
 
-use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyBufferError, PyImportError, PyTypeError, PyValueError};
 use pyo3::ffi::{Py_ssize_t, PyObject};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -56,8 +56,36 @@ impl Drop for Export<'_> {
 }
 
 impl<'py> Export<'py> {
+    /// The memory of what may hold anything but addresses: others that read those use them, and end in a crash.
     fn with_flags(object: &Bound<'py, PyAny>, flags: c_int) -> PyResult<Export<'py>> {
         let exporter = exporter_of(object)?;
+        let export = match Export::exported(&exporter, flags | FORMAT) {
+            Err(error) if flags & FORMAT == 0 && is_refusal(&error, object.py()) => {
+                // Types that formats have no letter for, such as numpy's dates, which says itself whether they hold addresses.
+                let dtype = exporter.getattr_opt(intern!(object.py(), "dtype"))?;
+                let has_objects =
+                    dtype.map(|dtype| dtype.getattr(intern!(object.py(), "hasobject"))?.is_truthy());
+                if has_objects.transpose()?.unwrap_or(false) {
+                    return Err(addresses(object));
+                }
+                Export::exported(&exporter, flags)
+            }
+            outcome => outcome,
+        };
+        let export = export.map_err(|error| match is_refusal(&error, object.py()) {
+            true => refused(object, flags, error),
+            false => error,
+        })?;
+        if holds_addresses(export.format()) {
+            return Err(addresses(object));
+        }
+        if export.view.start.is_null() && export.len() > 0 {
+            return Err(PyBufferError::new_err(format!("there are no {} bytes at address 0", export.len())));
+        }
+        Ok(export)
+    }
+
+    fn exported(exporter: &Bound<'py, PyAny>, flags: c_int) -> PyResult<Export<'py>> {
         let mut view = Box::new(View {
             start: std::ptr::null_mut(),
             exporter: std::ptr::null_mut(),
@@ -74,8 +102,17 @@ impl<'py> Export<'py> {
         // SAFETY: a live object, a view of Python's layout, and the GIL is held.
         match unsafe { PyObject_GetBuffer(exporter.as_ptr(), &mut *view, flags) } {
             0 => Ok(Export { view, held: PhantomData }),
-            _ => Err(refused(object, flags, PyErr::fetch(object.py()))),
+            _ => Err(PyErr::fetch(exporter.py())),
         }
+    }
+
+    /// What the elements are, in the letters of Python's `struct` and those that PEP 3118 adds; bytes if nothing is said.
+    fn format(&self) -> &[u8] {
+        if self.view.format.is_null() {
+            return b"B";
+        }
+        // SAFETY: a format is a string that ends in a zero and lives as long as the view.
+        unsafe { CStr::from_ptr(self.view.format) }.to_bytes()
     }
 
     /// A memory view of the object, which keeps its memory where it is for as long as it lives.
@@ -96,12 +133,7 @@ impl<'py> Export<'py> {
     /// For reading as integers of 64 bits.
     pub fn of_integers(object: &Bound<'py, PyAny>) -> PyResult<Export<'py>> {
         let export = Export::with_flags(object, C_CONTIGUOUS | FORMAT)?;
-        let format = if export.view.format.is_null() {
-            "B".into()
-        } else {
-            // SAFETY: a format is a string that ends in a zero and lives as long as the view.
-            unsafe { CStr::from_ptr(export.view.format) }.to_string_lossy()
-        };
+        let format = String::from_utf8_lossy(export.format());
         let is_integer = matches!(format.trim_start_matches(['@', '=', '<']), "l" | "q" | "n");
         if !is_integer || export.view.item_bytes != 8 {
             return Err(PyTypeError::new_err(format!(
@@ -175,7 +207,7 @@ fn exporter_of<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         return view_of_tensor(object);
     }
     if object.hasattr(intern!(py, "__dlpack__"))? {
-        return py.import(intern!(py, "numpy"))?.call_method1(intern!(py, "from_dlpack"), (object,));
+        return numpy(py)?.call_method1(intern!(py, "from_dlpack"), (object,));
     }
     Err(PyTypeError::new_err(format!(
         "'{}' has no memory to read or write: give a numpy array, a torch tensor in main memory, a memoryview, or whatever has the buffer protocol or DLPack",
@@ -199,6 +231,12 @@ fn view_of_tensor<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>
     }
     let detached = tensor.call_method0(intern!(py, "detach"))?;
     detached.call_method0(intern!(py, "numpy")).or_else(|_| {
+        numpy(py)?;
+        if tensor.getattr(intern!(py, "is_quantized"))?.is_truthy()? {
+            return Err(PyBufferError::new_err(
+                "the tensor's memory holds integers without their scale; give tensor.int_repr() and keep the scale, or tensor.dequantize()",
+            ));
+        }
         for lazily in ["is_conj", "is_neg"] {
             if tensor.call_method0(lazily)?.is_truthy()? {
                 return Err(PyBufferError::new_err(
@@ -213,6 +251,42 @@ fn view_of_tensor<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>
             .call_method1(intern!(py, "view"), (bytes,))?
             .call_method0(intern!(py, "numpy"))
     })
+}
+
+fn numpy(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
+    py.import(intern!(py, "numpy")).map_err(|_| {
+        PyImportError::new_err(
+            "numpy isn't installed, and tensors of torch and DLPack are read and written through it: pip install numpy (or lanner[numpy])",
+        )
+    })
+}
+
+/// Whether an exporter says with this error that it has no such memory.
+fn is_refusal(error: &PyErr, py: Python<'_>) -> bool {
+    error.is_instance_of::<PyBufferError>(py)
+        || error.is_instance_of::<PyValueError>(py)
+        || error.is_instance_of::<PyTypeError>(py)
+}
+
+/// Whether elements of this format hold addresses of this process: of Python's objects (`O`), of functions, of anything else.
+fn holds_addresses(format: &[u8]) -> bool {
+    // Every other section is the name of a field.
+    let mut types = format.split(|byte| *byte == b':').step_by(2);
+    let is_address = |(at, letter): (usize, &u8), types: &[u8]| match letter {
+        // `Zf`, `Zd` and `Zg` are complex numbers.
+        b'Z' => !types.get(at + 1).is_some_and(|next| b"fdg".contains(next)),
+        letter => b"OPXz&".contains(letter),
+    };
+    types.any(|types| types.iter().enumerate().any(|each| is_address(each, types)))
+}
+
+/// Memory that holds addresses is refused.
+fn addresses(object: &Bound<'_, PyAny>) -> PyErr {
+    let name = object.get_type().name().map_or_else(|_| "?".into(), |name| name.to_string());
+    PyTypeError::new_err(format!(
+        "memory of '{name}' holds addresses of Python's objects or the like, which mean nothing outside this process: give their contents, such as \
+         an array of numbers"
+    ))
 }
 
 /// Why an object gives no such memory, in words that say what would do.

@@ -395,9 +395,10 @@ impl Client {
         let bad = BadKeys::of(&keys, return_exceptions);
         let (keys, parts) = (bad.without(keys), bad.without(parts));
         let client = self.ours(py)?;
+        let most = client.servers().iter().map(|server| server.max_value_bytes).max().unwrap_or(0) as usize;
         let outcomes = py.detach(|| {
             // SAFETY: the caller of this function answers for its addresses; they don't overlap.
-            unsafe { addresses::read_parts(&parts, |targets| client.get_into_batch(&keys, targets)) }
+            unsafe { addresses::read_parts(&parts, most, |targets| client.get_into_batch(&keys, targets)) }
         });
         read(py, bad.merged(outcomes.or_raise(py)?), return_exceptions)
     }

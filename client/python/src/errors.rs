@@ -1,15 +1,18 @@
 //! Exceptions. The tree is Python's (`lanner/errors.py`); here is which error becomes which.
 
+use crate::interrupt;
 use lanner_client::{EngramError, Error, TensorError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 
-/// The exception for an error of the client; if the call ended because a signal's handler raised one, that.
+/// The exception for an error of the client, to be raised.
 pub fn exception(py: Python<'_>, error: &Error) -> PyErr {
-    if let Some(raised) = crate::interrupt::take_raised() {
-        return raised;
-    }
+    item(py, error).unwrap_or_else(|raised| raised)
+}
+
+/// The exception for an error of the client, to stand in a list; or what was raised while it was made, by the handler of a signal for one.
+pub fn item(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     made(py, "of_code", error.code(), error.to_string(), &fields(error))
 }
 
@@ -35,12 +38,12 @@ pub fn engram(py: Python<'_>, error: &EngramError) -> PyErr {
         EngramError::MissingTables { .. } => "MissingTables",
         _ => "EngramError",
     };
-    made(py, "of_name", name, error.to_string(), &[])
+    named(py, name, error.to_string())
 }
 
 /// The exception for what is wrong with the arguments of a look-up, in these words.
 pub fn engram_arguments(py: Python<'_>, text: String) -> PyErr {
-    made(py, "of_name", "EngramError", text, &[])
+    named(py, "EngramError", text)
 }
 
 /// The exception for what is wrong with a sharded tensor.
@@ -50,7 +53,7 @@ pub fn tensor(py: Python<'_>, error: &TensorError) -> PyErr {
         TensorError::MissingParts { .. } | TensorError::NoTensor { .. } => "MissingParts",
         _ => "TensorError",
     };
-    made(py, "of_name", name, error.to_string(), &[])
+    named(py, name, error.to_string())
 }
 
 fn made<'py, T: IntoPyObject<'py>>(
@@ -59,38 +62,50 @@ fn made<'py, T: IntoPyObject<'py>>(
     which: T,
     text: String,
     fields: &[(&str, u64)],
-) -> PyErr {
+) -> PyResult<PyErr> {
     static ERRORS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
-    let make = || {
-        let errors = ERRORS.get_or_try_init(py, || Ok::<_, PyErr>(py.import("lanner.errors")?.unbind()))?;
-        let keywords = PyDict::new(py);
-        for (name, value) in fields {
-            keywords.set_item(name, value)?;
-        }
-        errors.bind(py).getattr(maker)?.call((which, text), Some(&keywords))
-    };
-    make().map_or_else(|error| error, PyErr::from_value)
+    let errors = ERRORS.get_or_try_init(py, || Ok::<_, PyErr>(py.import("lanner.errors")?.unbind()))?;
+    let keywords = PyDict::new(py);
+    for (name, value) in fields {
+        keywords.set_item(name, value)?;
+    }
+    Ok(PyErr::from_value(errors.bind(py).getattr(maker)?.call((which, text), Some(&keywords))?))
 }
 
-/// A result of the client as one of Python.
+/// The exception of this class with this text, to be raised.
+fn named(py: Python<'_>, class: &str, text: String) -> PyErr {
+    made(py, "of_name", class, text, &[]).unwrap_or_else(|raised| raised)
+}
+
+/// The outcome of a call as one of Python: what a signal's handler raised meanwhile, else the value or the exception for the error.
 pub trait OrRaise<T> {
     fn or_raise(self, py: Python<'_>) -> PyResult<T>;
 }
 
+/// The outcome of a call whose errors become exceptions by `exception`.
+fn raised_or<T, E>(
+    py: Python<'_>,
+    outcome: Result<T, E>,
+    exception: impl FnOnce(&E) -> PyErr,
+) -> PyResult<T> {
+    interrupt::raised(py)?;
+    outcome.map_err(|error| exception(&error))
+}
+
 impl<T> OrRaise<T> for Result<T, Error> {
     fn or_raise(self, py: Python<'_>) -> PyResult<T> {
-        self.map_err(|error| exception(py, &error))
+        raised_or(py, self, |error| exception(py, error))
     }
 }
 
 impl<T> OrRaise<T> for Result<T, EngramError> {
     fn or_raise(self, py: Python<'_>) -> PyResult<T> {
-        self.map_err(|error| engram(py, &error))
+        raised_or(py, self, |error| engram(py, error))
     }
 }
 
 impl<T> OrRaise<T> for Result<T, TensorError> {
     fn or_raise(self, py: Python<'_>) -> PyResult<T> {
-        self.map_err(|error| tensor(py, &error))
+        raised_or(py, self, |error| tensor(py, error))
     }
 }

@@ -39,7 +39,9 @@ fn has_raised() -> bool {
     })
 }
 
-/// What a handler raised during this thread's last call.
-pub fn take_raised() -> Option<PyErr> {
-    RAISED.take()
+/// What a handler raised during this thread's last call, or raises now that it's over: a call that was connecting has looked for no notes.
+/// Whatever became of the call, this is to be raised in its place.
+pub fn raised(py: Python<'_>) -> PyResult<()> {
+    RAISED.take().map_or(Ok(()), Err)?;
+    py.check_signals()
 }

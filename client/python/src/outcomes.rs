@@ -1,7 +1,8 @@
 //! What a batch answers: a value for each item in its place. A miss is `None`, and what is no answer at all is an exception, raised or,
 //! if the caller wishes, in the item's place.
 
-use crate::errors::exception;
+use crate::errors::{OrRaise, exception, item};
+use crate::interrupt;
 use crate::keys::Key;
 use lanner_client::Error;
 use lanner_shared::key;
@@ -59,21 +60,21 @@ pub fn list_of<'py, T>(
     miss: &Bound<'py, PyAny>,
     hit: impl Fn(T) -> PyResult<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyList>> {
-    let item = |outcome| match outcome {
+    interrupt::raised(py)?;
+    let answer = |outcome| match outcome {
         Ok(value) => hit(value),
         Err(Error::NotFound { .. } | Error::AlreadyExists { .. }) => Ok(miss.clone()),
-        Err(error) if return_exceptions => Ok(exception(py, &error).into_value(py).into_bound(py).into_any()),
+        Err(error) if return_exceptions => Ok(item(py, &error)?.into_value(py).into_bound(py).into_any()),
         Err(error) => Err(exception(py, &error)),
     };
-    let items = outcomes.into_iter().map(item).collect::<PyResult<Vec<_>>>()?;
+    let items = outcomes.into_iter().map(answer).collect::<PyResult<Vec<_>>>()?;
     PyList::new(py, items)
 }
 
 /// The outcome of one item: a miss is `None`.
 pub fn found<T>(py: Python<'_>, outcome: Result<T, Error>) -> PyResult<Option<T>> {
     match outcome {
-        Ok(value) => Ok(Some(value)),
-        Err(Error::NotFound { .. }) => Ok(None),
-        Err(error) => Err(exception(py, &error)),
+        Err(Error::NotFound { .. }) => Ok::<_, Error>(None).or_raise(py),
+        outcome => outcome.map(Some).or_raise(py),
     }
 }

@@ -81,8 +81,7 @@ impl Snapshot {
 
     fn refresh(&self, py: Python<'_>) -> PyResult<()> {
         let client = self.client.get().ours(py)?;
-        let fresh =
-            py.detach(|| client.prepare_snapshot(&self.keys)).map_err(|error| exception(py, &error))?;
+        let fresh = py.detach(|| client.prepare_snapshot(&self.keys)).or_raise(py)?;
         self.snapshot.replace(fresh);
         Ok(())
     }

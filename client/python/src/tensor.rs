@@ -1,13 +1,18 @@
 //! `lanner.ShardedTensor` and `lanner.TensorSlice`.
 
+#![allow(clippy::disallowed_types, reason = "a slice is for one read at a time, whichever threads call")]
+
 use crate::buffer::Export;
 use crate::client::Client;
 use crate::errors::OrRaise;
 use crate::fork::{ForkSafe, Held, Owned};
 use lanner_client::Dtype;
-use lanner_client::tensor::{ShardedTensor as RustTensor, TensorSlice as RustSlice, TensorSpec};
-use pyo3::exceptions::PyValueError;
+use lanner_client::tensor::{ShardedTensor as RustTensor, TensorError, TensorSlice as RustSlice, TensorSpec};
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
+use pyo3::types::PyInt;
+use std::ops::Range;
+use std::sync::Mutex;
 
 /// A tensor in the store, cut along one axis into parts that different ranks write.
 #[pyclass(module = "lanner", frozen, weakref)]
@@ -46,8 +51,8 @@ impl ShardedTensor {
         let py = client.py();
         let dtype = dtype.parse::<Dtype>().or_raise(py)?;
         let spec = match parts.extract::<usize>() {
-            Ok(0) => return Err(no_parts()),
-            Ok(count) => TensorSpec::evenly(name, dtype, &shape, split_axis, count),
+            Ok(count) => TensorSpec::evenly(name, dtype, &shape, split_axis, count).or_raise(py)?,
+            Err(error) if parts.is_instance_of::<PyInt>() => return Err(error),
             Err(_) => {
                 TensorSpec { name: name.into(), dtype, shape, split_axis, part_lengths: parts.extract()? }
             }
@@ -71,11 +76,11 @@ impl ShardedTensor {
     }
 
     fn whole(this: &Bound<'_, ShardedTensor>) -> PyResult<TensorSlice> {
-        TensorSlice::of(this, 0, 0, this.get().spec.shape[0])
+        TensorSlice::of(this, 0, |tensor| tensor.whole())
     }
 
     fn slice(this: &Bound<'_, ShardedTensor>, axis: usize, start: u64, end: u64) -> PyResult<TensorSlice> {
-        TensorSlice::of(this, axis, start, end)
+        TensorSlice::of(this, axis, |tensor| tensor.slice(axis, start, end))
     }
 
     fn partition(
@@ -84,13 +89,7 @@ impl ShardedTensor {
         count: usize,
         index: usize,
     ) -> PyResult<TensorSlice> {
-        if count == 0 {
-            return Err(no_parts());
-        }
-        let spec = &this.get().spec;
-        let cut = TensorSpec::evenly(&spec.name, spec.dtype, &spec.shape, axis, count);
-        let start: u64 = cut.part_lengths.iter().take(index).sum();
-        TensorSlice::of(this, axis, start, start + cut.part_lengths.get(index).copied().unwrap_or(0))
+        TensorSlice::of(this, axis, |tensor| tensor.partition(axis, count, index))
     }
 
     fn remove(&self, py: Python<'_>) -> PyResult<bool> {
@@ -124,52 +123,62 @@ impl ShardedTensor {
     }
 }
 
-fn no_parts() -> PyErr {
-    PyValueError::new_err("a tensor can't be cut into 0 parts; give 1 or more")
-}
-
-/// A slice of a tensor, ready to be read again and again. One read at a time: threads take a slice each.
-#[pyclass(module = "lanner", weakref)]
+/// A slice of a tensor, to be read again and again. What is read may be one lease old, each part for itself: parts that were written again
+/// since, or removed, are seen when the lease has ended; a slice made now reads what is there now. One read at a time: threads take a slice
+/// each (``RuntimeError`` otherwise).
+#[pyclass(module = "lanner", frozen, weakref)]
 pub struct TensorSlice {
     tensor: Py<ShardedTensor>,
     axis: usize,
-    start: u64,
-    end: u64,
-    slice: Owned<RustSlice>,
+    indices: Range<u64>,
+    bytes: u64,
+    /// Held for the length of a read.
+    slice: Mutex<Owned<RustSlice>>,
 }
 
 impl TensorSlice {
-    fn of(tensor: &Bound<'_, ShardedTensor>, axis: usize, start: u64, end: u64) -> PyResult<TensorSlice> {
-        let slice = Self::made(tensor.py(), tensor.get(), (axis, start, end))?;
-        Ok(TensorSlice { tensor: tensor.clone().unbind(), axis, start, end, slice: Owned::new(slice) })
-    }
-
-    fn made(py: Python<'_>, tensor: &ShardedTensor, at: (usize, u64, u64)) -> PyResult<RustSlice> {
-        let (axis, start, end) = at;
-        tensor.ours(py)?.slice(axis, start, end).or_raise(py)
+    fn of(
+        tensor: &Bound<'_, ShardedTensor>,
+        axis: usize,
+        make: impl FnOnce(&RustTensor) -> Result<RustSlice, TensorError>,
+    ) -> PyResult<TensorSlice> {
+        let slice = make(&*tensor.get().ours(tensor.py())?).or_raise(tensor.py())?;
+        let (tensor, indices, bytes) = (tensor.clone().unbind(), slice.indices(), slice.bytes());
+        Ok(TensorSlice { tensor, axis, indices, bytes, slice: Mutex::new(Owned::new(slice)) })
     }
 }
 
 #[pymethods]
 impl TensorSlice {
-    fn read_into(&mut self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<()> {
+    /// Reads the slice, row-major, to ``buffer``, which is exactly as large: straight to it, from all shards in parallel, from the second
+    /// time on without asking for anything first while the leases last. Blocks. ``MissingParts`` names the parts that aren't there,
+    /// ``TensorError`` a buffer or a part of another size; then the buffer's contents mean nothing.
+    fn read_into(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<()> {
         let mut export = Export::writable(buffer)?;
-        let (tensor, at) = (self.tensor.get(), (self.axis, self.start, self.end));
-        let slice = self.slice.ours_or(|| Self::made(py, tensor, at))?;
+        let Ok(mut slice) = self.slice.try_lock() else {
+            return Err(PyRuntimeError::new_err(
+                "another thread is reading this slice, and it's for one read at a time: take a slice for each thread",
+            ));
+        };
+        let slice = slice.ours_or(|| {
+            let Range { start, end } = self.indices;
+            self.tensor.get().ours(py)?.slice(self.axis, start, end).or_raise(py)
+        })?;
         let target = export.bytes_mut();
         py.detach(|| slice.read_into(target)).or_raise(py)
     }
 
+    /// Length of the slice in bytes.
     #[getter]
-    fn nbytes(&mut self, py: Python<'_>) -> PyResult<u64> {
-        let (tensor, at) = (self.tensor.get(), (self.axis, self.start, self.end));
-        Ok(self.slice.ours_or(|| Self::made(py, tensor, at))?.bytes())
+    fn nbytes(&self) -> u64 {
+        self.bytes
     }
 
+    /// Its length along each axis.
     #[getter]
     fn shape(&self) -> Vec<u64> {
         let mut shape = self.tensor.get().spec.shape.clone();
-        shape[self.axis] = self.end - self.start;
+        shape[self.axis] = self.indices.end - self.indices.start;
         shape
     }
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import ctypes
 
 import numpy as np
 import pytest
@@ -56,6 +57,22 @@ def test_values_are_whatever_has_memory(client, name):
             client.put(name + "w", wrong)
     with pytest.raises(BufferError, match="contiguous"):
         client.put(name + "w", matrix[:, 1])
+
+
+def test_memory_that_holds_addresses_is_refused(client, name):
+    """Reading to it made objects of whatever the value held, and the process ended."""
+    objects = np.array([object()] * 3)
+    fields = np.zeros(3, [("number", "i4"), ("object", "O")])
+    dates = np.zeros(3, [("when", "M8[s]"), ("object", "O")])  # formats have no letter for dates
+    for wrong in (objects, memoryview(objects), fields, dates, (ctypes.py_object * 3)(), (ctypes.c_char_p * 3)(), (ctypes.c_wchar_p * 3)()):
+        with pytest.raises(TypeError, match="addresses"):
+            client.upsert(name, wrong)
+        with pytest.raises(TypeError, match="addresses"):
+            client.get_into(name, wrong)
+    with pytest.raises(TypeError, match="addresses"):
+        client.register(objects)
+    for plain in (np.zeros(3, [("O", "i4"), ("P", "f8")]), np.zeros(3, "M8[s]"), np.zeros(3, np.complex64), (ctypes.c_int * 3)()):
+        client.upsert(name, plain)
 
 
 def test_get_into_writes_to_the_buffer_itself(client, name):
@@ -267,6 +284,8 @@ def test_values_in_several_pieces(client, name):
         client.get_into_parts(keys[:1], [[to, to + 90]], [[4, 6]])
     with pytest.raises(ValueError, match="overlap"):
         client.get_into_parts(keys[:1], [[to, to + 3]], [[4, 60]])
+    # Room for a value is as large as values can be, not as sizes are said to be.
+    assert client.get_into_parts(keys[1:], [[to, to + 4]], [[4, 1 << 60]]) == [7]
 
 
 def test_what_a_client_says_of_itself(client):

@@ -140,9 +140,56 @@ def test_a_tensor_is_cut_into_one_part_or_more(client, layer):
     with pytest.raises(ValueError, match="0 parts"):
         lanner.ShardedTensor.create(client, f"none{layer}", "uint8", [4], parts=0)
     tensor = lanner.ShardedTensor.create(client, f"one{layer}", "uint8", [4], parts=1)
-    with pytest.raises(ValueError, match="0 parts"):
-        tensor.partition(0, 0, 0)
+    for wrong, why in (((0, 0, 0), "no part 0 of 0"), ((0, 3, 3), "no part 3 of 3"), ((1, 2, 0), "no axis 1"), ((0, 9, 8), "4..4 .* empty")):
+        with pytest.raises(errors.TensorError, match=why):
+            tensor.partition(*wrong)
+    with pytest.raises(errors.TensorError, match="no part 1 of 1"):
+        tensor.write_part(1, b"")
     tensor.remove()
+
+
+def test_a_count_is_checked_before_anything_is_made_for_each(client, layer):
+    """A list of 8 petabytes ended the process, and one of ten million parts stood in the error."""
+    for parts in (10**7, 10**15, 1 << 62):
+        with pytest.raises(errors.TensorError, match=f"{parts} parts: a tensor has 1 to 4096") as raised:
+            lanner.ShardedTensor.create(client, f"none{layer}", "uint8", [10**12, 2], parts=parts)
+        assert len(str(raised.value)) < 100
+    for parts in (-1, 1 << 70):
+        with pytest.raises(OverflowError):
+            lanner.ShardedTensor.create(client, f"none{layer}", "uint8", [4], parts=parts)
+    tensor = lanner.ShardedTensor.create(client, f"large{layer}", "uint8", [10**12, 2], parts=3)
+    assert tensor.partition(0, 10**15, 0).shape == [1, 2]
+    with pytest.raises(errors.TensorError, match="333333333334 pieces"):
+        tensor.slice(1, 0, 1)
+    tensor.remove()
+
+
+def test_a_slice_is_read_by_one_thread_at_a_time(own_server, layer):
+    """The others were told `Already borrowed`, also by calls that only tell its shape."""
+    client = lanner.Client(own_server.url("tcp", timeout="10s"))
+    tensor = lanner.ShardedTensor.create(client, f"busy{layer}", "uint8", [4], parts=1)
+    tensor.write_part(0, b"0123")
+    part = tensor.whole()
+    begun, paused, read = threading.Event(), threading.Event(), bytearray(4)
+
+    def wait():
+        client.exists("k")
+        begun.set()
+        paused.wait()
+        part.read_into(read)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    begun.wait()
+    own_server.pause()
+    paused.set()
+    time.sleep(0.2)
+    assert (part.nbytes, part.shape) == (4, [4])
+    with pytest.raises(RuntimeError, match="a slice for each thread"):
+        part.read_into(bytearray(4))
+    own_server.resume()
+    thread.join()
+    assert read == b"0123"
 
 
 def test_row_ids_that_another_thread_changes_meanwhile(store, tables):

@@ -126,6 +126,8 @@ def test_tensors_of_torch(client, name):
     assert client.get(name) == scalar.reshape(1).view(torch.uint8).numpy().tobytes()
     with pytest.raises(BufferError, match="contiguous"):
         client.get_into(name, torch.zeros(4, 4).t())
+    with pytest.raises(BufferError, match="scale"):
+        client.upsert(name, torch.quantize_per_tensor(torch.ones(3), 0.5, 0, torch.qint8))
     with pytest.raises(TypeError, match="meta"):
         client.get_into(name, torch.zeros(4, device="meta"))
     target = torch.zeros(3)

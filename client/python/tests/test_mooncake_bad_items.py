@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import struct
 
 import numpy as np
@@ -72,6 +73,32 @@ def test_memory_that_can_not_be_is_an_answer(store, address, size):
     assert store.put_tensor_from("n", address, size) == -600 and store.get_tensor_into("k", address, size) is None
     assert store.register_buffer(address, size) == -600
     assert store.is_exist("n") == 0
+
+
+@pytest.mark.parametrize("address, offset", [(0, 8192), (-100, 200)])
+def test_an_address_that_can_not_be_is_refused_whatever_is_added_to_it(store, address, offset):
+    """The sum was looked at, not the address itself, and the process ended."""
+    room = np.zeros(20, np.uint8)
+    store.put("k", b"value")
+    answered = store.get_into_ranges([address, room.ctypes.data], [["k"], ["k"]], [[[offset]], [[0]]], [[[0]], [[0]]], [[[3]], [[3]]])
+    assert answered == [[[-600]], [[3]]]
+    with pytest.raises(BufferError, match="address 0"):
+        store.client.get_into("k", (ctypes.c_ubyte * 8).from_address(0))
+
+
+def test_lists_of_different_lengths_are_an_answer(store):
+    """They raised. What Mooncake answers is in the shape of the offsets."""
+    room = np.zeros(20, np.uint8)
+    at, bad = room.ctypes.data, -600
+    store.put("k", b"value"), store.put("l", b"value")
+    ranges = store.get_into_ranges
+    assert ranges([at], [["k"]], [[[0, 1]]], [[[0]]], [[[1]]]) == [[[bad, bad]]]
+    assert ranges([at], [["k"]], [], [], []) == ranges([at], [], [[[0]]], [[[0]]], [[[1]]]) == [[[bad]]]
+    assert ranges([at, at], [["k"]], [[[0]]], [[[0]]], [[[1]]]) == [[[bad]], [[bad]]]
+    assert ranges([], [["k"]], [[[0]]], [[[0]]], [[[1]]]) == []
+    assert ranges([at], [["k", "l"]], [[[0]]], [[[0]]], [[[1]]]) == [[[bad], [bad]]]
+    assert ranges([at], [["k", "l"]], [[[0], [1]]], [[[0], [0, 0]]], [[[1], [1, 1]]]) == [[[1], [bad]]]
+    assert ranges([at], [["k", "l"]], [[[0], [1, 2]]], [[[0]]], [[[1], [1, 1]]]) == [[[bad], [bad, bad]]]
 
 
 def test_ranges_and_sessions_answer_to_numbers_that_can_not_be(store):

@@ -204,6 +204,41 @@ def test_a_wait_can_be_interrupted(own_server, transport):
     assert output == "b'v'\n"
 
 
+INTERRUPTED_BATCH = """
+import lanner, sys, time
+client = lanner.Client(sys.argv[1])
+keys, buffers = ["a", "b"], [bytearray(5), bytearray(5)]
+calls = {
+    "get": lambda **more: client.get_batch(keys, **more),
+    "get_into": lambda **more: client.get_into_batch(keys, buffers, **more),
+    "put": lambda **more: client.put_batch(keys, buffers, **more),
+    "put_chain": lambda **more: client.put_chain(keys, 0, buffers, **more),
+}
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    print("answered", calls[sys.argv[2]](return_exceptions=True), flush=True)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.parametrize("call", ["get", "get_into", "put", "put_chain"])
+def test_a_signal_during_a_batch_is_raised_and_no_item_of_it(own_server, call):
+    """While the connection was being made, the exception stood in the list that the call answered."""
+    command = [sys.executable, "-c", INTERRUPTED_BATCH, own_server.url("tcp", timeout="700ms"), call]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert child.stdout.readline() == "ready\n"
+    own_server.pause()
+    child.stdin.write("\n")
+    child.stdin.flush()
+    time.sleep(0.2)
+    child.send_signal(signal.SIGINT)
+    output, _ = child.communicate(timeout=10)
+    own_server.resume()
+    assert output == "interrupted\n"
+
+
 INTERRUPTED_IN_CHILD = """
 import lanner, os, signal, sys, threading, time
 client = lanner.Client(sys.argv[1])

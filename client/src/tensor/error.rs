@@ -66,6 +66,16 @@ pub enum TensorError {
         /// Of how many.
         count: usize,
     },
+    /// A part that there isn't.
+    #[error("tensor {name}: there is no part {part} of {count}; parts are counted from 0")]
+    NoPart {
+        /// Its name.
+        name: String,
+        /// Which.
+        part: usize,
+        /// How many there are.
+        count: usize,
+    },
     /// A part of another size than its shape calls for.
     #[error("tensor {name}, part {part}: {got} bytes, its shape calls for {expected}")]
     PartSize {
@@ -78,8 +88,22 @@ pub enum TensorError {
         /// What it has.
         got: u64,
     },
-    /// A slice that isn't in the tensor.
-    #[error("tensor {name}: {start}..{end} along axis {axis} is out of bounds; the shape is {shape:?}")]
+    /// A slice in too many pieces.
+    #[error(
+        "tensor {name}: a slice of {pieces} pieces; at most {limit} can be read at a time, so take a smaller one"
+    )]
+    TooManyPieces {
+        /// Its name.
+        name: String,
+        /// Pieces that lie apart from each other in the parts.
+        pieces: u64,
+        /// The most.
+        limit: u64,
+    },
+    /// A slice that isn't in the tensor, or has nothing in it.
+    #[error(
+        "tensor {name}: {start}..{end} along axis {axis} is empty or out of bounds; the shape is {shape:?}"
+    )]
     OutOfBounds {
         /// Its name.
         name: String,

@@ -4,8 +4,12 @@
 //! they meet is a box. In row-major order a box is a number of runs: the longest stretch of trailing dimensions that is
 //! contiguous on both sides, once for each index of the dimensions before it.
 
+use super::error::{TensorError, TensorResult};
 use super::spec::TensorSpec;
 use crate::snapshot::ranges::Range;
+
+/// The most runs of a slice. Their ranges take 32 bytes each.
+const MAX_RUNS: u64 = 1 << 24;
 
 /// A slice of a tensor along one axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +22,7 @@ pub(super) struct Slice {
 /// The parts that a slice needs, and the ranges of them, whose `key` is a place in `parts`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
+    pub slice: Slice,
     pub parts: Vec<usize>,
     pub ranges: Vec<Range>,
     /// Bytes of the slice.
@@ -29,11 +34,11 @@ type Interval = (u64, u64);
 
 impl Layout {
     /// The layout of a slice that lies within the tensor. Sizes were found countable by [`TensorSpec::check`].
-    pub fn of(spec: &TensorSpec, slice: Slice) -> Layout {
+    pub fn of(spec: &TensorSpec, slice: Slice) -> TensorResult<Layout> {
         let mut target_shape = spec.shape.clone();
         target_shape[slice.axis] = slice.end - slice.start;
         let bytes = target_shape.iter().product::<u64>() * spec.dtype.bytes();
-        let mut layout = Layout { parts: Vec::new(), ranges: Vec::new(), bytes };
+        let mut layout = Layout { slice, parts: Vec::new(), ranges: Vec::new(), bytes };
         let mut offset = 0;
         for (part, length) in spec.part_lengths.iter().enumerate() {
             let part_at = (offset, offset + length);
@@ -50,9 +55,15 @@ impl Layout {
             let target = Side { shape: &target_shape, axis: slice.axis, origin: slice.start };
             let key = layout.parts.len() as u32;
             layout.parts.push(part);
-            push_runs(&mut layout.ranges, key, spec.dtype.bytes(), &meeting, &source, &target);
+            let outer = first_of_run(&meeting, &source, &target);
+            let runs = meeting[..outer].iter().map(|(low, high)| high - low).product::<u64>();
+            let pieces = runs.saturating_add(layout.ranges.len() as u64);
+            if pieces > MAX_RUNS {
+                return Err(TensorError::TooManyPieces { name: spec.name.clone(), pieces, limit: MAX_RUNS });
+            }
+            push_runs(&mut layout.ranges, (key, outer), spec.dtype.bytes(), &meeting, &source, &target);
         }
-        layout
+        Ok(layout)
     }
 }
 
@@ -80,19 +91,24 @@ impl Side<'_> {
     }
 }
 
+/// The dimension that a run spans in part; it spans all behind it as a whole.
+fn first_of_run(meeting: &[Interval], source: &Side<'_>, target: &Side<'_>) -> usize {
+    let mut outer = meeting.len() - 1;
+    while outer > 0 && source.is_whole(outer, meeting[outer]) && target.is_whole(outer, meeting[outer]) {
+        outer -= 1;
+    }
+    outer
+}
+
+/// Adds the runs of object `key`, which span dimension `outer` in part.
 fn push_runs(
     ranges: &mut Vec<Range>,
-    key: u32,
+    (key, outer): (u32, usize),
     element: u64,
     meeting: &[Interval],
     source: &Side<'_>,
     target: &Side<'_>,
 ) {
-    // The run spans dimension `outer` in part and all behind it as a whole.
-    let mut outer = meeting.len() - 1;
-    while outer > 0 && source.is_whole(outer, meeting[outer]) && target.is_whole(outer, meeting[outer]) {
-        outer -= 1;
-    }
     let length = meeting[outer..].iter().map(|(low, high)| high - low).product::<u64>() * element;
     let mut index: Vec<u64> = meeting.iter().map(|(low, _)| *low).collect();
     loop {
@@ -138,7 +154,7 @@ mod tests {
         let in_slice = all.iter().filter(|index| (slice.start..slice.end).contains(&index[slice.axis]));
         let expected: Vec<u8> = in_slice.flat_map(|index| number(index).to_le_bytes()).collect();
 
-        let layout = Layout::of(&spec, slice);
+        let layout = Layout::of(&spec, slice).unwrap();
         assert_eq!(layout.bytes as usize, expected.len());
         let mut got = vec![0xff; expected.len()];
         for range in &layout.ranges {
@@ -159,12 +175,24 @@ mod tests {
 
     #[test]
     fn a_whole_part_is_one_run() {
-        let spec = TensorSpec::evenly("t", Dtype::Float16, &[8, 4, 2], 0, 2);
-        let layout = Layout::of(&spec, Slice { axis: 0, start: 0, end: 8 });
+        let spec = TensorSpec::evenly("t", Dtype::Float16, &[8, 4, 2], 0, 2).unwrap();
+        let layout = Layout::of(&spec, Slice { axis: 0, start: 0, end: 8 }).unwrap();
         assert_eq!((layout.parts, layout.ranges.len()), (vec![0, 1], 2));
-        let second = Layout::of(&spec, Slice { axis: 0, start: 5, end: 7 });
+        let second = Layout::of(&spec, Slice { axis: 0, start: 5, end: 7 }).unwrap();
         assert_eq!(second.parts, [1]);
         assert_eq!(second.ranges, [Range { key: 0, source_offset: 16, length: 32, destination_offset: 0 }]);
+    }
+
+    /// Nobody has memory for so many ranges; the process ended.
+    #[test]
+    fn a_slice_of_more_runs_than_can_be_listed_is_refused() {
+        let spec = TensorSpec::evenly("t", Dtype::Int8, &[1 << 40, 2], 0, 3).unwrap();
+        let refused = Layout::of(&spec, Slice { axis: 1, start: 0, end: 1 });
+        assert!(
+            matches!(refused, Err(TensorError::TooManyPieces { pieces: 366_503_875_926, .. })),
+            "{refused:?}"
+        );
+        assert_eq!(Layout::of(&spec, Slice { axis: 1, start: 0, end: 2 }).unwrap().ranges.len(), 3);
     }
 
     proptest! {
@@ -178,7 +206,7 @@ mod tests {
         ) {
             let (split, axis) = (split.index(shape.len()), axis.index(shape.len()));
             let parts = parts.min(shape[split] as usize);
-            let lengths = TensorSpec::evenly("t", Dtype::Int32, &shape, split, parts).part_lengths;
+            let lengths = TensorSpec::evenly("t", Dtype::Int32, &shape, split, parts).unwrap().part_lengths;
             let start = bounds.0 % shape[axis];
             let end = start + 1 + bounds.1 % (shape[axis] - start);
             check(&shape, split, &lengths, Slice { axis, start, end });

@@ -2,7 +2,7 @@
 
 use super::error::{TensorError, TensorResult};
 use super::layout::{Layout, Slice};
-use super::spec::TensorSpec;
+use super::spec::{TensorSpec, even_start, no_axis};
 use crate::call::put::PutOptions;
 use crate::client::Client;
 use crate::registered::Registered;
@@ -76,10 +76,14 @@ impl ShardedTensor {
     /// Stores a part, row-major, in place of the one that may be there.
     ///
     /// # Errors
-    /// [`TensorError::PartSize`]; what the store says.
+    /// [`TensorError::NoPart`], [`TensorError::PartSize`]; what the store says.
     pub fn write_part(&self, part: usize, bytes: &[u8]) -> TensorResult<()> {
         let (expected, got) = (self.spec.part_bytes(part), bytes.len() as u64);
-        if expected != got || part >= self.spec.part_lengths.len() {
+        let count = self.spec.part_lengths.len();
+        if part >= count {
+            return Err(TensorError::NoPart { name: self.spec.name.clone(), part, count });
+        }
+        if expected != got {
             return Err(TensorError::PartSize { name: self.spec.name.clone(), part, expected, got });
         }
         let group = self.spec.group();
@@ -111,25 +115,32 @@ impl ShardedTensor {
     /// that size holds, whatever group wrote it.
     ///
     /// # Errors
-    /// [`TensorError::OutOfBounds`].
+    /// [`TensorError::NoPart`]; as for [`ShardedTensor::slice`].
     pub fn partition(&self, axis: usize, count: usize, index: usize) -> TensorResult<TensorSlice> {
-        let cut = TensorSpec::evenly(&self.spec.name, self.spec.dtype, &self.spec.shape, axis, count);
-        let start: u64 = cut.part_lengths.iter().take(index).sum();
-        let end = start + cut.part_lengths.get(index).copied().unwrap_or(0);
-        self.slice(axis, start, end)
+        if index >= count {
+            return Err(TensorError::NoPart { name: self.spec.name.clone(), part: index, count });
+        }
+        let length = self.length_along(axis)?;
+        let (count, index) = (count as u64, index as u64);
+        self.slice(axis, even_start(length, count, index), even_start(length, count, index + 1))
+    }
+
+    fn length_along(&self, axis: usize) -> TensorResult<u64> {
+        let (name, shape) = (&self.spec.name, &self.spec.shape);
+        shape.get(axis).copied().ok_or_else(|| no_axis(name, axis, shape))
     }
 
     /// The indices `start..end` along `axis`. Computes which bytes of which parts that is; reads nothing yet.
     ///
     /// # Errors
-    /// [`TensorError::OutOfBounds`], also for a slice of nothing.
+    /// [`TensorError::OutOfBounds`], also for a slice of nothing; [`TensorError::TooManyPieces`].
     pub fn slice(&self, axis: usize, start: u64, end: u64) -> TensorResult<TensorSlice> {
-        let length = self.spec.shape.get(axis).copied().unwrap_or(0);
+        let length = self.length_along(axis)?;
         if start >= end || end > length {
             let (name, shape) = (self.spec.name.clone(), self.spec.shape.clone());
             return Err(TensorError::OutOfBounds { name, axis, start, end, shape });
         }
-        let layout = Layout::of(&self.spec, Slice { axis, start, end });
+        let layout = Layout::of(&self.spec, Slice { axis, start, end })?;
         let keys = layout.parts.iter().map(|part| self.spec.part_key(*part)).collect();
         Ok(TensorSlice { tensor: self.clone(), layout, keys, snapshot: None })
     }
@@ -145,6 +156,12 @@ pub struct TensorSlice {
 }
 
 impl TensorSlice {
+    /// Its indices along the axis that it was cut along.
+    #[must_use]
+    pub fn indices(&self) -> std::ops::Range<u64> {
+        self.layout.slice.start..self.layout.slice.end
+    }
+
     /// Bytes of the slice.
     #[must_use]
     pub fn bytes(&self) -> u64 {

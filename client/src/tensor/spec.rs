@@ -26,12 +26,27 @@ pub struct TensorSpec {
 
 impl TensorSpec {
     /// A tensor cut into `parts` parts of equal length, or, where that doesn't go, of which the first are longer by one.
-    #[must_use]
-    pub fn evenly(name: &str, dtype: Dtype, shape: &[u64], split_axis: usize, parts: usize) -> TensorSpec {
+    ///
+    /// # Errors
+    /// What is wrong with it, also that there can't be so many parts.
+    pub fn evenly(
+        name: &str,
+        dtype: Dtype,
+        shape: &[u64],
+        split_axis: usize,
+        parts: usize,
+    ) -> TensorResult<TensorSpec> {
+        if !(1..=MAX_PARTS).contains(&parts) {
+            let problem = format!("{parts} parts: a tensor has 1 to {MAX_PARTS}");
+            return Err(TensorError::Spec { name: name.to_owned(), problem });
+        }
         let length = shape.get(split_axis).copied().unwrap_or(0);
-        let count = parts.max(1) as u64;
-        let part_lengths = (0..count).map(|part| length / count + u64::from(part < length % count)).collect();
-        TensorSpec { name: name.to_owned(), dtype, shape: shape.to_vec(), split_axis, part_lengths }
+        let starts = |part: usize| even_start(length, parts as u64, part as u64);
+        let part_lengths = (0..parts).map(|part| starts(part + 1) - starts(part)).collect();
+        let spec =
+            TensorSpec { name: name.to_owned(), dtype, shape: shape.to_vec(), split_axis, part_lengths };
+        spec.check()?;
+        Ok(spec)
     }
 
     /// Whether there can be such a tensor.
@@ -47,15 +62,16 @@ impl TensorSpec {
             ));
         }
         if self.split_axis >= self.shape.len() {
-            return wrong(format!("there is no axis {} in shape {:?}", self.split_axis, self.shape));
+            return Err(no_axis(&self.name, self.split_axis, &self.shape));
         }
-        if self.part_lengths.is_empty()
-            || self.part_lengths.len() > MAX_PARTS
-            || self.part_lengths.contains(&0)
-        {
+        if self.part_lengths.is_empty() || self.part_lengths.len() > MAX_PARTS {
+            return wrong(format!("{} parts: a tensor has 1 to {MAX_PARTS}", self.part_lengths.len()));
+        }
+        if let Some(part) = self.part_lengths.iter().position(|length| *length == 0) {
             return wrong(format!(
-                "parts {:?}: 1 to {MAX_PARTS} parts of at least 1 each",
-                self.part_lengths
+                "part {part} of {} has a length of 0 along axis {}; each has 1 or more",
+                self.part_lengths.len(),
+                self.split_axis
             ));
         }
         if self.total_bytes().is_none() {
@@ -135,6 +151,16 @@ impl TensorSpec {
     }
 }
 
+pub(super) fn no_axis(name: &str, axis: usize, shape: &[u64]) -> TensorError {
+    let problem = format!("there is no axis {axis} in shape {shape:?}; axes are counted from 0");
+    TensorError::Spec { name: name.to_owned(), problem }
+}
+
+/// Where part `part` of a length cut evenly into `count` begins: the first `length % count` are longer by one.
+pub(super) fn even_start(length: u64, count: u64, part: u64) -> u64 {
+    length / count * part + part.min(length % count)
+}
+
 /// As it's stored, without the name: `dtype=float16 shape=4,8 axis=0 parts=2,2`.
 impl fmt::Display for TensorSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -150,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_description_survives_storage() {
-        let spec = TensorSpec::evenly("w", Dtype::Bfloat16, &[10, 3], 0, 4);
+        let spec = TensorSpec::evenly("w", Dtype::Bfloat16, &[10, 3], 0, 4).unwrap();
         assert_eq!(spec.part_lengths, [3, 3, 2, 2]);
         assert_eq!(spec.to_string(), "dtype=bfloat16 shape=10,3 axis=0 parts=3,3,2,2");
         assert_eq!(TensorSpec::parse("w", &spec.to_string()), Ok(spec.clone()));
@@ -164,8 +190,13 @@ mod tests {
 
     #[test]
     fn what_no_tensor_can_be_is_refused() {
-        let good = TensorSpec::evenly("w", Dtype::Int8, &[4, 2], 0, 2);
+        let good = TensorSpec::evenly("w", Dtype::Int8, &[4, 2], 0, 2).unwrap();
         assert_eq!(good.check(), Ok(()));
+        // So many that a list of them couldn't be made, or wouldn't be read.
+        for parts in [0, 5, 10_000_000, usize::MAX] {
+            let refused = TensorSpec::evenly("w", Dtype::Int8, &[4, 2], 0, parts).unwrap_err().to_string();
+            assert!(refused.len() < 100, "{refused}");
+        }
         let short = TensorSpec { part_lengths: vec![2, 1], ..good.clone() };
         let expected = TensorError::PartsDontAddUp { name: "w".into(), axis: 0, expected: 4, got: 3 };
         assert_eq!(short.check(), Err(expected));
@@ -175,6 +206,7 @@ mod tests {
             TensorSpec { shape: vec![4, 0], ..good.clone() },
             TensorSpec { split_axis: 2, ..good.clone() },
             TensorSpec { part_lengths: vec![4, 0], ..good.clone() },
+            TensorSpec { part_lengths: vec![1; MAX_PARTS + 1], ..good.clone() },
             TensorSpec { shape: vec![u64::MAX, 2], ..good.clone() },
         ] {
             assert!(matches!(bad.check(), Err(TensorError::Spec { .. })), "{bad:?}");

@@ -140,7 +140,7 @@ fn a_tensor_written_by_one_group_is_read_by_another() {
     for transport in transports() {
         let client = server.client(transport);
         let shape = [12, 10];
-        let spec = TensorSpec::evenly("w", Dtype::Int16, &shape, 1, 4);
+        let spec = TensorSpec::evenly("w", Dtype::Int16, &shape, 1, 4).unwrap();
         let tensor = ShardedTensor::create(client.clone(), spec.clone()).unwrap();
         let whole: Vec<u8> = (0..120_i16).flat_map(i16::to_le_bytes).collect();
         // Each rank's columns, by the plain way.
@@ -178,7 +178,7 @@ fn a_tensor_written_by_one_group_is_read_by_another() {
         assert_eq!(reopened.spec(), &spec);
         let other = TensorSpec { dtype: Dtype::Float16, ..spec.clone() };
         assert!(matches!(ShardedTensor::create(client.clone(), other), Err(TensorError::Dtype { .. })));
-        let other = TensorSpec::evenly("w", Dtype::Int16, &shape, 0, 4);
+        let other = TensorSpec::evenly("w", Dtype::Int16, &shape, 0, 4).unwrap();
         assert!(matches!(ShardedTensor::create(client.clone(), other), Err(TensorError::Differs { .. })));
         assert!(matches!(
             tensor.write_part(0, &[0; 3]),

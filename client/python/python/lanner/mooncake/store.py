@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import re
+from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 from .. import errors
@@ -252,19 +254,28 @@ class MooncakeDistributedStore(SessionCalls, TensorCalls, AbsentCalls):
         all_sizes: list[list[list[int]]],
     ) -> list[list[list[int]]]:
         """For each buffer, of each of its keys, each range: bytes read, or why it wasn't."""
-        per_buffer = zip(buffer_ptrs, all_keys, all_dst_offsets, all_src_offsets, all_sizes, strict=True)
-        return [self._ranges_into(*one) for one in per_buffer]
+        columns = (all_keys, all_dst_offsets, all_src_offsets, all_sizes)
+        if any(len(column) != len(buffer_ptrs) for column in columns):
+            named = zip_longest(all_keys[: len(buffer_ptrs)], all_dst_offsets[: len(buffer_ptrs)], fillvalue=())
+            refused = [_refused_ranges(keys, targets) for keys, targets in named]
+            return refused + [[[INVALID_PARAMS]]] * (len(buffer_ptrs) - len(refused))
+        return [self._ranges_into(*one) for one in zip(buffer_ptrs, *columns)]
 
     def _ranges_into(
         self, address: int, keys: list[str], targets: list[list[int]], sources: list[list[int]], sizes: list[list[int]]
     ) -> list[list[int]]:
+        if not len(keys) == len(targets) == len(sources) == len(sizes):
+            return _refused_ranges(keys, targets)
+        columns = list(zip(targets, sources, sizes))
+        is_even = [len(starts) == len(places) == len(lengths) for starts, places, lengths in columns]
         ranges = [
             (index, source, size, target)
-            for index, key_ranges in enumerate(zip(targets, sources, sizes, strict=True))
-            for target, source, size in zip(*key_ranges, strict=True)
+            for index, key_ranges in enumerate(columns)
+            if is_even[index]
+            for target, source, size in zip(*key_ranges)
         ]
-        is_good = [min(source, target) >= 0 and is_memory(address + target, size) for _, source, size, target in ranges]
-        if all(is_good):
+        is_good = [address > 0 <= min(source, target) and is_memory(address + target, size) for _, source, size, target in ranges]
+        if all(is_even) and all(is_good):
             try:
                 self._read_ranges(keys, ranges, address)
                 return sizes
@@ -272,7 +283,7 @@ class MooncakeDistributedStore(SessionCalls, TensorCalls, AbsentCalls):
                 if not isinstance(error, (errors.NotFound, ValueError)):
                     return [[code_of(error)] * len(key_sizes) for key_sizes in sizes]
         # One of them is missing, out of bounds or nowhere: each by itself says which.
-        codes: list[list[int]] = [[] for _ in keys]
+        codes: list[list[int]] = [[] if even else [INVALID_PARAMS] * max(1, len(starts)) for even, starts in zip(is_even, targets)]
         for (index, source, size, target), good in zip(ranges, is_good):
             try:
                 if good:
@@ -350,6 +361,12 @@ class MooncakeDistributedStore(SessionCalls, TensorCalls, AbsentCalls):
             return {}
         endpoint = servers[0]["address"] if len(servers) == 1 else ""
         return {key: [ReplicaDescriptor(Descriptor(size, endpoint))] for key, size in zip(keys, sizes) if isinstance(size, int)}
+
+
+def _refused_ranges(keys: Sequence[str], targets: Sequence[list[int]]) -> list[list[int]]:
+    """The answer for a buffer whose lists have different lengths: a code for each range, as far as it can be told how many there are."""
+    per_key = zip_longest(keys, targets, fillvalue=())
+    return [[INVALID_PARAMS] * max(1, len(starts)) for _, starts in per_key] or [[INVALID_PARAMS]]
 
 
 def _read_code(outcome: Any) -> int:
