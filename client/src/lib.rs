@@ -20,6 +20,7 @@ mod cluster;
 mod config;
 mod connection;
 mod dtype;
+mod each;
 pub mod engram;
 #[cfg(feature = "planted-faults")]
 pub mod faults;

@@ -14,7 +14,7 @@ use lanner_client::{Client as RustClient, ClientConfig, Pin, PutOptions};
 use lanner_shared::chain;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyList};
 use std::time::Duration;
 
 /// A handle on one or more servers. See the stubs (`_lanner.pyi`) for what each call does.
@@ -221,9 +221,20 @@ impl Client {
         py.detach(|| client.exists(key.as_ref())).or_raise(py)
     }
 
-    fn exists_batch(&self, py: Python<'_>, keys: Vec<Key>) -> PyResult<Vec<bool>> {
+    #[pyo3(signature = (keys, *, return_exceptions = false))]
+    fn exists_batch<'py>(
+        &self,
+        py: Python<'py>,
+        keys: Vec<Key>,
+        return_exceptions: bool,
+    ) -> PyResult<Bound<'py, PyList>> {
         let client = self.ours(py)?;
-        py.detach(|| client.exists_batch(&keys)).or_raise(py)
+        if !return_exceptions {
+            return PyList::new(py, py.detach(|| client.exists_batch(&keys)).or_raise(py)?);
+        }
+        let bad = BadKeys::of(&keys, return_exceptions);
+        let keys = bad.without(keys);
+        flags(py, bad.merged(py.detach(|| client.exists_each(&keys)).or_raise(py)?))
     }
 
     fn remove(&self, py: Python<'_>, key: Key) -> PyResult<bool> {
@@ -231,9 +242,20 @@ impl Client {
         py.detach(|| client.remove(key.as_ref())).or_raise(py)
     }
 
-    fn remove_batch(&self, py: Python<'_>, keys: Vec<Key>) -> PyResult<Vec<bool>> {
+    #[pyo3(signature = (keys, *, return_exceptions = false))]
+    fn remove_batch<'py>(
+        &self,
+        py: Python<'py>,
+        keys: Vec<Key>,
+        return_exceptions: bool,
+    ) -> PyResult<Bound<'py, PyList>> {
         let client = self.ours(py)?;
-        py.detach(|| client.remove_batch(&keys)).or_raise(py)
+        if !return_exceptions {
+            return PyList::new(py, py.detach(|| client.remove_batch(&keys)).or_raise(py)?);
+        }
+        let bad = BadKeys::of(&keys, return_exceptions);
+        let keys = bad.without(keys);
+        flags(py, bad.merged(py.detach(|| client.remove_each(&keys)).or_raise(py)?))
     }
 
     fn size(&self, py: Python<'_>, key: Key) -> PyResult<Option<u64>> {
@@ -251,7 +273,11 @@ impl Client {
         let client = self.ours(py)?;
         let bad = BadKeys::of(&keys, return_exceptions);
         let keys = bad.without(keys);
-        let outcomes = py.detach(|| client.size_batch(&keys)).or_raise(py)?;
+        let outcomes = py.detach(|| match return_exceptions {
+            true => client.size_each(&keys),
+            false => client.size_batch(&keys),
+        });
+        let outcomes = outcomes.or_raise(py)?;
         read(py, bad.merged(outcomes), return_exceptions)
     }
 
@@ -498,8 +524,16 @@ pub fn stored<'py>(
     outcomes: Vec<lanner_client::Result<()>>,
     return_exceptions: bool,
 ) -> PyResult<Bound<'py, PyList>> {
-    let flag = |flag: bool| pyo3::types::PyBool::new(py, flag).to_owned().into_any();
-    list_of(py, outcomes, return_exceptions, &flag(false), |()| Ok(flag(true)))
+    list_of(py, outcomes, return_exceptions, &flag(py, false), |()| Ok(flag(py, true)))
+}
+
+/// The outcomes of questions whether something is or was there, each with its exception.
+fn flags<'py>(py: Python<'py>, outcomes: Vec<lanner_client::Result<bool>>) -> PyResult<Bound<'py, PyList>> {
+    list_of(py, outcomes, true, &flag(py, false), |is_there| Ok(flag(py, is_there)))
+}
+
+fn flag(py: Python<'_>, flag: bool) -> Bound<'_, PyAny> {
+    PyBool::new(py, flag).to_owned().into_any()
 }
 
 /// The outcomes of reads: lengths in bytes.

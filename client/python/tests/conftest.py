@@ -75,6 +75,15 @@ def own_server():
     server.kill()
 
 
+@pytest.fixture
+def two_servers():
+    """Two servers that the test may pause or kill, and what leads to both."""
+    servers = [Server("--memory", "64MiB") for _ in range(2)]
+    yield servers, "lanner://" + ",".join(server.fields["listen"] for server in servers)
+    for server in servers:
+        server.kill()
+
+
 @pytest.fixture(params=["shm", "tcp"])
 def client(server, request):
     return lanner.Client(server.url(request.param))

@@ -7,6 +7,8 @@ import types
 
 import pytest
 
+import lanner
+
 pytest.importorskip("lmcache")
 
 import torch  # noqa: E402
@@ -104,6 +106,19 @@ def test_name_spaces_and_a_server_that_is_gone(server, own_server, name):
     own_server.kill()
     assert not gone.exists_sync(key(0)) and asyncio.run(gone.get(key(0))) is None and asyncio.run(gone.ping()) != 0
     asyncio.run(gone.put(key(0), memory(one, allocator, 1)))
+
+
+def test_a_server_that_is_gone_takes_only_its_own_chunks(two_servers, name):
+    (one, other), url = two_servers
+    connector, allocator = connector_for(f"{url}?timeout=500ms", name)
+    ours = connector.getWrappedConnector()
+    keys = [key(number) for number in range(16)]
+    asyncio.run(ours.batched_put(keys, [memory(connector, allocator, number) for number in range(16)]))
+    held = {key for key, _ in lanner.Client(one.url()).list()}
+    here = [ours._name(each).encode() in held for each in keys]
+    other.kill()
+    assert 0 < sum(here) < 16 and ours._are_there(keys) == here
+    assert ours.batched_contains([each for each, is_here in zip(keys, here) if is_here]) == sum(here)
 
 
 def test_keys_that_no_other_process_has_are_refused(server, name, monkeypatch):

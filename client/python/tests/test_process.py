@@ -355,6 +355,48 @@ def test_a_server_that_was_killed_comes_back(transport):
         again.kill()
 
 
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("is_hung", [False, True])
+def test_a_server_that_is_away_takes_only_its_own_keys(two_servers, transport, is_hung):
+    (one, other), url = two_servers
+    client = lanner.Client(f"{url}?transport={transport}&timeout=700ms")
+    keys = [f"k{index}" for index in range(20)]
+    client.put_batch(keys, [b"v" * 5] * 20)
+    there = [key.encode() in {key for key, _ in lanner.Client(one.url()).list()} for key in keys]
+    assert 0 < sum(there) < 20
+    other.pause() if is_hung else other.kill()
+    calls = {client.exists_batch: True, client.size_batch: 5, client.remove_batch: True}
+    for call, good in calls.items():
+        answers = call(["", *keys, "k" * 1025], return_exceptions=True)
+        assert type(answers[0]) is type(answers[-1]) is lanner.InvalidArgument
+        assert [answer == good for answer in answers[1:-1]] == there
+        assert all(isinstance(answer, lanner.ConnectionFailed) for answer, is_there in zip(answers[1:-1], there) if not is_there)
+        if not is_hung:
+            with pytest.raises(lanner.ConnectionFailed):
+                call(keys)
+    live = [key for key, is_there in zip(keys, there) if is_there]
+    assert client.exists_batch([*live, "none"], return_exceptions=True)[: len(live)] == [False] * len(live)
+    other.resume()
+
+
+def test_blocks_are_found_though_the_first_server_is_gone(two_servers):
+    """A group that nobody was reached about was taken for one of the first server's, which was then connected to, in vain."""
+    (first, second), url = two_servers
+    client = lanner.Client(f"{url}?timeout=700ms")
+    chains = [[f"{number}/{block}" for block in range(64)] for number in range(16)]
+    for chain in chains:
+        client.put_chain(chain, 0, [b"v"] * 64)
+    held = {key for key, _ in lanner.Client(second.url()).list()}
+    first.kill()
+    found = 0
+    for chain in chains:
+        there = [key in held for key in lanner.stored_keys(chain)] + [False]
+        if any(there):
+            assert len(client.match_chain(chain)) == there.index(False)
+            found += there.index(False)
+    assert found > 0
+
+
 def test_a_store_that_is_full_says_so(own_server):
     client = lanner.Client(own_server.url())
     with pytest.raises(lanner.InvalidArgument) as raised:

@@ -5,6 +5,7 @@
 //! a lost connection, and what isn't, is decided here and only here.
 
 pub(crate) mod absent;
+pub(crate) mod each;
 pub(crate) mod get;
 pub(crate) mod keys;
 pub(crate) mod list;

@@ -9,8 +9,7 @@ unless given); a ``KeyboardInterrupt`` comes up when it has ended. After an exce
 In batches each item has its outcome in its place, and a miss is ``None`` (of puts: ``False``, there was an object already). Whatever else
 went wrong with an item is raised; with ``return_exceptions=True`` it stands in the item's place instead, also that its key is empty or too
 long, or that its server can't be reached. What is wrong with the call as a whole is raised in any case: arguments of a wrong type, lists of
-different lengths, memory that overlaps or can't be, a chain with a bad key. ``size_batch``, ``exists_batch`` and ``remove_batch`` are about all keys
-at once: if one server that they need can't be reached, they raise.
+different lengths, memory that overlaps or can't be, a chain with a bad key.
 
 Objects may be used by several threads, each of which has connections of its own. The child of a fork makes its connections anew when it
 first needs them.
@@ -94,13 +93,13 @@ class Client:
     def exists(self, key: Key) -> bool:
         """Whether there is an object. Extends no lease and counts as no access."""
 
-    def exists_batch(self, keys: Sequence[Key]) -> builtins.list[bool]:
+    def exists_batch(self, keys: Sequence[Key], *, return_exceptions: bool = False) -> builtins.list[bool]:
         """``exists`` of each key."""
 
     def remove(self, key: Key) -> bool:
         """Removes the object; whether there was one. Readers that hold a lease on it go on reading."""
 
-    def remove_batch(self, keys: Sequence[Key]) -> builtins.list[bool]:
+    def remove_batch(self, keys: Sequence[Key], *, return_exceptions: bool = False) -> builtins.list[bool]:
         """``remove`` of each key."""
 
     def size(self, key: Key) -> int | None:

@@ -108,17 +108,17 @@ class Client:
         """``lanner.Client.exists``."""
         return await self.run(self.client.exists, key)
 
-    async def exists_batch(self, keys: Sequence[Key]) -> builtins.list[bool]:
+    async def exists_batch(self, keys: Sequence[Key], *, return_exceptions: bool = False) -> builtins.list[bool]:
         """``lanner.Client.exists_batch``."""
-        return await self.run(self.client.exists_batch, keys)
+        return await self.run(self.client.exists_batch, keys, return_exceptions=return_exceptions)
 
     async def remove(self, key: Key) -> bool:
         """``lanner.Client.remove``."""
         return await self.run(self.client.remove, key)
 
-    async def remove_batch(self, keys: Sequence[Key]) -> builtins.list[bool]:
+    async def remove_batch(self, keys: Sequence[Key], *, return_exceptions: bool = False) -> builtins.list[bool]:
         """``lanner.Client.remove_batch``."""
-        return await self.run(self.client.remove_batch, keys)
+        return await self.run(self.client.remove_batch, keys, return_exceptions=return_exceptions)
 
     async def size(self, key: Key) -> int | None:
         """``lanner.Client.size``."""

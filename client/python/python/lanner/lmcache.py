@@ -111,9 +111,13 @@ class LannerL2Adapter(L2AdapterInterface):
     def _look_up(self, task: int, keys: list[Any]) -> None:
         bitmap = Bitmap(len(keys))
         try:
-            for index, size in enumerate(self.client.size_batch(self._names(keys), return_exceptions=True)):
+            sizes = self.client.size_batch(self._names(keys), return_exceptions=True)
+            for index, size in enumerate(sizes):
                 if isinstance(size, int):
                     bitmap.set(index)
+            failed = [size for size in sizes if isinstance(size, Exception)]
+            if failed:
+                logger.warning("%d of %d objects couldn't be looked up: %s", len(failed), len(keys), failed[0])
         except (errors.LannerError, ValueError) as error:
             logger.warning("%d objects couldn't be looked up: %s", len(keys), error)
             bitmap = Bitmap(len(keys))
@@ -157,11 +161,15 @@ class LannerL2Adapter(L2AdapterInterface):
     def delete(self, keys: list[Any]) -> None:
         try:
             names = self._names(keys)
-            sizes = self.client.size_batch(names)
-            removed = [index for index, was_there in enumerate(self.client.remove_batch(names)) if was_there and sizes[index]]
+            sizes = self.client.size_batch(names, return_exceptions=True)
+            were_there = self.client.remove_batch(names, return_exceptions=True)
         except errors.LannerError as error:
             logger.warning("%d objects couldn't be deleted: %s", len(keys), error)
             return
+        failed = [answer for answer in were_there if isinstance(answer, Exception)]
+        if failed:
+            logger.warning("%d of %d objects couldn't be deleted: %s", len(failed), len(keys), failed[0])
+        removed = [index for index, size in enumerate(sizes) if were_there[index] is True and isinstance(size, int)]
         if removed:
             self._notify_keys_deleted([keys[index] for index in removed], [sizes[index] for index in removed])
 

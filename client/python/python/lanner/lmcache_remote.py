@@ -113,10 +113,13 @@ class LannerRemoteConnector(RemoteConnector):
 
     def _are_there(self, keys: list[Any]) -> list[bool]:
         try:
-            return self.client.exists_batch([self._name(key) for key in keys])
+            there = self.client.exists_batch([self._name(key) for key in keys], return_exceptions=True)
         except errors.LannerError as error:
-            logger.warning("%d chunks couldn't be asked for, and count as missing: %s", len(keys), error)
-            return [False] * len(keys)
+            there = [error] * len(keys)
+        failed = [answer for answer in there if isinstance(answer, Exception)]
+        if failed:
+            logger.warning("%d of %d chunks couldn't be asked for, and count as missing: %s", len(failed), len(keys), failed[0])
+        return [answer is True for answer in there]
 
     # --- to and fro ---------------------------------------------------------------------------------------------------------------------
 

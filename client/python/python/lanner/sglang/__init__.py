@@ -107,9 +107,13 @@ class HiCacheLanner(HiCacheStorage):
     # --- pages to and from the pools ----------------------------------------------------------------------------------------------------
 
     def _are_there(self, pool: Pool, pages: list[str]) -> list[bool]:
-        if not pages:
-            return []
-        return pool.per_page(self.client.exists_batch(pool.keys(pages)), bool)
+        return pool.per_page(self._exist(pool.keys(pages)), bool) if pages else []
+
+    def _exist(self, keys: list[Any]) -> list[bool]:
+        """Which objects are there; those of a server that can't be reached aren't."""
+        there = self.client.exists_batch(keys, return_exceptions=True)
+        self._log_first("asked for", there)
+        return [answer is True for answer in there]
 
     def _lease(self, pool: Pool, pages: list[str], before: list[str] | None) -> int:
         """How many leading pages are there. What is there is leased, and remembered for the read that follows."""
@@ -136,6 +140,12 @@ class HiCacheLanner(HiCacheStorage):
                 return self.client.prepare_snapshot(keys)
             except errors.NotFound as error:
                 keys = keys[: error.index]
+            except errors.ConnectionFailed:
+                # One server that is away makes the whole call fail: without its objects, and what stands behind them, it may not.
+                leading = _leading(self._exist(keys))
+                if leading == len(keys):
+                    raise
+                keys = keys[:leading]
         return None
 
     def _read(self, pool: Pool, pages: list[str], host_indices: torch.Tensor, before: list[str] | None = None) -> list[bool]:
@@ -163,20 +173,23 @@ class HiCacheLanner(HiCacheStorage):
             if any(snapshot.value_bytes(first + index) != sum(parts) for index, parts in enumerate(sizes)):
                 return False
             snapshot.read_into(pool.ranges(first, addresses, sizes), pool.buffer)
-        except errors.Stale:
+        except (errors.Stale, errors.ConnectionFailed):
             return False
         return True
 
     def _write(self, pool: Pool, pages: list[str], host_indices: torch.Tensor, before: list[str] | None = None) -> list[bool]:
         try:
             keys, count = pool.stored_keys(pages, before), len(pool.suffixes)
-            held = pool.per_page(self.client.exists_batch(keys), bool) if pages else []
+            there = self.client.exists_batch(keys, return_exceptions=True) if pages else []
+            self._log_first("written", there)
+            held = pool.per_page(there, lambda answer: answer is True)
             if all(held):
                 return held
             addresses, sizes = pool.memory(host_indices)
             started = time.perf_counter()
             if before is None or pool.buffer is None or len(before) * count + len(keys) > MAX_CHAIN_BLOCKS:
-                wanted = [index for index in range(len(keys)) if not held[index // count]]
+                # A server that couldn't be asked isn't given anything, either.
+                wanted = [index for index in range(len(keys)) if not held[index // count] and isinstance(there[index], bool)]
                 pick = lambda items: [items[index] for index in wanted]
                 put = self.client.put_from_parts(pick(keys), pick(addresses), pick(sizes), return_exceptions=True)
             else:
@@ -200,7 +213,7 @@ class HiCacheLanner(HiCacheStorage):
         pool = self._pools.get(str(PoolName.KV))
         try:
             if pool is None:
-                return _leading(self.client.exists_batch(self._flat_keys(keys)))
+                return _leading(self._exist(self._flat_keys(keys)))
             return self._lease(pool, keys, _prefix(extra_info))
         except errors.LannerError as error:
             self._log("asked for", error)
@@ -286,8 +299,11 @@ class HiCacheLanner(HiCacheStorage):
 
     def clear(self) -> None:
         """Removes all pages of this model, as this rank sees it."""
+        self._leased.clear()
         for namespace in [self._flat, *(pool.namespace for pool in self._pools.values())]:
             namespace.clear(self.client)
+        # Of what was asked for meanwhile.
+        self._leased.clear()
 
     def close(self) -> None:
         self._pools.clear()
