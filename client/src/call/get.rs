@@ -7,7 +7,7 @@
 use super::keys::{Indices, KeyGroups, group, regroup};
 use super::{Call, Exchange, Request, drive};
 use crate::client::ClientInner;
-use crate::connection::rdma::registration::{Held, Region, Registrations};
+use crate::connection::rdma::registration::Registrations;
 use crate::connection::reader::{Pieces, Reader};
 use crate::connection::{Broken, Connection, Receiver};
 use crate::lane::Lane;
@@ -69,11 +69,11 @@ impl Target<'_, '_> {
         }
     }
 
-    /// Where the buffer begins in `region`, if the caller's buffers lie there.
-    fn direct_offset(&self, index: usize, region: Option<&Region>) -> Option<u64> {
+    /// Where the buffer begins in the registered one, if the caller's buffers lie there.
+    fn direct_offset(&self, index: usize, registrations: Option<&Registrations>) -> Option<u64> {
         match self {
             Target::New(_) => None,
-            Target::Given(buffers) => region?.offset_of(buffers[index]),
+            Target::Given(buffers) => registrations?.offset_of(buffers[index]),
         }
     }
 
@@ -122,7 +122,8 @@ struct Progress {
 struct Remote {
     /// Key, first byte in the segment, bytes.
     values: Vec<(u32, u64, u64)>,
-    reader: Reader,
+    /// From the first look at the connection on.
+    reader: Option<Reader>,
     /// The earliest end of their leases.
     deadline: Instant,
 }
@@ -200,21 +201,29 @@ impl<K: AsRef<[u8]>> GetCall<'_, '_, K> {
         let Remote { values, reader, deadline } = &mut progress.remote;
         let polled = match connection.and_then(Connection::link) {
             Some(link) => {
-                let held = self.registrations.and_then(|registrations| registrations.held(link));
-                let direct = held.as_ref().and_then(Held::region);
-                group.exchange.begin_reading(serial, Some(reader.id(link)), direct.is_some());
-                let mut pieces = ValuePieces { values, target: &mut self.target, direct };
-                reader.poll(link, &mut pieces, direct, *deadline)
+                let registrations = self.registrations;
+                let reader = match reader {
+                    Some(reader) => reader,
+                    none => {
+                        let direct = registrations.and_then(|registrations| registrations.region(link));
+                        let reader = none.insert(Reader::new(link.new_reader(), direct));
+                        group.exchange.begin_reading(serial, Some(reader));
+                        reader
+                    }
+                };
+                let mut pieces = ValuePieces { values, target: &mut self.target, registrations };
+                let polled = reader.poll(link, &mut pieces, *deadline);
+                polled.map(|polled| polled.map(|()| reader.is_late()))
             }
             None => Err(Broken::Closed),
         };
         match polled {
             Ok(Poll::Pending) => return Ok(false),
-            Ok(Poll::Ready(())) if !reader.is_late() && covers(*deadline) => {
+            Ok(Poll::Ready(is_late)) if !is_late && covers(*deadline) => {
                 group.exchange.end();
                 return Ok(true);
             }
-            Ok(Poll::Ready(())) => {}
+            Ok(Poll::Ready(_)) => {}
             Err(_) => {
                 lane.close(route, serial);
                 if progress.leases + 1 >= MAX_LEASES {
@@ -232,7 +241,7 @@ impl<K: AsRef<[u8]>> GetCall<'_, '_, K> {
 struct ValuePieces<'a, 'b, 'c> {
     values: &'a [(u32, u64, u64)],
     target: &'a mut Target<'b, 'c>,
-    direct: Option<&'a Region>,
+    registrations: Option<&'a Registrations>,
 }
 
 impl Pieces for ValuePieces<'_, '_, '_> {
@@ -251,7 +260,7 @@ impl Pieces for ValuePieces<'_, '_, '_> {
     }
 
     fn direct_offset(&self, index: usize) -> Option<u64> {
-        self.target.direct_offset(self.values[index].0 as usize, self.direct)
+        self.target.direct_offset(self.values[index].0 as usize, self.registrations)
     }
 }
 
@@ -326,7 +335,7 @@ impl<K: AsRef<[u8]>> Call for GetCall<'_, '_, K> {
                     progress.remote.deadline = client_deadline(group.exchange.asked, lease);
                     // The connection may have ended since; then the first look at it says so.
                     let serial = lane.open_connection(group.exchange.route).map_or(0, |open| open.serial);
-                    group.exchange.begin_reading(serial, None, false);
+                    group.exchange.begin_reading(serial, None);
                     // At once: a thread that slept now would wait for what nobody has asked for.
                     is_done &=
                         self.read_remote(at, lane, client).unwrap_or_else(|error| self.fail(at, &error));

@@ -19,6 +19,8 @@ pub(crate) mod scatter;
 
 use crate::client::ClientInner;
 use crate::connection::rdma::link::{RdmaLink, ReaderId};
+use crate::connection::rdma::registration::{Offer, Region};
+use crate::connection::reader::Reader;
 use crate::connection::{Broken, Connection, Receiver};
 use crate::interrupt;
 use crate::lane::{Lane, Route, with_lane};
@@ -47,7 +49,7 @@ pub(crate) trait Request {
     /// Appends the body.
     fn encode(&self, body: &mut Vec<u8>);
     /// Where the value of a put lies, if the server is to READ it over `link`.
-    fn offer(&self, _link: &RdmaLink) -> Option<ValueOffer> {
+    fn offer(&self, _link: &RdmaLink) -> Option<Offer> {
         None
     }
     /// Appends the body of a put whose value is offered.
@@ -70,8 +72,9 @@ pub(crate) struct Exchange {
 enum State {
     /// Not queued yet.
     New,
-    /// On its way on the connection with this serial number. If a value is offered, the server may read it until the answer has come.
-    Sent { serial: u64, request_id: u32, is_offered: bool },
+    /// On its way on the connection with this serial number. If a value is offered, the server may read it until the answer has come, so the region
+    /// that it was offered of is held until then.
+    Sent { serial: u64, request_id: u32, offered: Option<Arc<Region>> },
     /// Answered before its payload was all out (a refusal); the rest must go out all the same, or the connection would be
     /// in the middle of a frame for ever.
     Answered { serial: u64, request_id: u32, outcome: Result<()> },
@@ -106,10 +109,11 @@ impl Exchange {
         }
     }
 
-    /// From here on it reads one-sided on the connection with this serial number, under this name if it has read already.
+    /// From here on it reads one-sided on the connection with this serial number, by `reader` once there is one.
     #[inline]
-    pub fn begin_reading(&mut self, serial: u64, reader: Option<ReaderId>, is_direct: bool) {
-        self.state = State::Reading { serial, reader, is_direct };
+    pub fn begin_reading(&mut self, serial: u64, reader: Option<&Reader>) {
+        let is_direct = reader.is_some_and(Reader::is_direct);
+        self.state = State::Reading { serial, reader: reader.map(Reader::id), is_direct };
     }
 
     /// All has been read, or nothing more is to come.
@@ -127,7 +131,7 @@ impl Exchange {
     /// pair that was destroyed uses no memory any more.
     #[cold]
     pub fn abandon(&mut self, lane: &mut Lane) {
-        if let State::Sent { serial, is_offered: true, .. } | State::Reading { serial, is_direct: true, .. } =
+        if let State::Sent { serial, offered: Some(_), .. } | State::Reading { serial, is_direct: true, .. } =
             self.state
         {
             lane.close(self.route, serial);
@@ -280,19 +284,19 @@ fn submit(exchange: &mut Exchange, connection: &mut Connection, request: &dyn Re
     // Leases that this side relies on count from here.
     if matches!(request.opcode(), Opcode::Query | Opcode::Fetch) {
         exchange.asked = Clock.now();
-        if let Some(link) = connection.link() {
-            link.look_after_device(exchange.asked);
-        }
     }
-    if request.opcode() == Opcode::Put
-        && let Some(link) = connection.link()
-        && let Some(offer) = request.offer(link)
-    {
-        return submit_offered(exchange, connection, request, &offer);
+    if let Some(link) = connection.link() {
+        // Whatever is asked: who only puts would hold a device that is to go for ever.
+        link.look_after_device(Clock.now());
+        if request.opcode() == Opcode::Put
+            && let Some(offer) = request.offer(link)
+        {
+            return submit_offered(exchange, connection, request, offer);
+        }
     }
     let request_id = connection
         .submit(request.opcode(), request.count(), request.payload(), |body| request.encode(body))?;
-    exchange.state = State::Sent { serial: connection.serial, request_id, is_offered: false };
+    exchange.state = State::Sent { serial: connection.serial, request_id, offered: None };
     Ok(())
 }
 
@@ -302,11 +306,12 @@ fn submit_offered(
     exchange: &mut Exchange,
     connection: &mut Connection,
     request: &dyn Request,
-    offer: &ValueOffer,
+    offer: Offer,
 ) -> Result<()> {
+    let Offer { value, region } = offer;
     let request_id = connection
-        .submit(Opcode::PutOffered, request.count(), &[], |body| request.encode_offer(body, offer))?;
-    exchange.state = State::Sent { serial: connection.serial, request_id, is_offered: true };
+        .submit(Opcode::PutOffered, request.count(), &[], |body| request.encode_offer(body, &value))?;
+    exchange.state = State::Sent { serial: connection.serial, request_id, offered: Some(region) };
     Ok(())
 }
 

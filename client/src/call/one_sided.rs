@@ -6,7 +6,7 @@
 
 use super::{Call, Exchange};
 use crate::client::ClientInner;
-use crate::connection::rdma::registration::{Held, Registrations};
+use crate::connection::rdma::registration::Registrations;
 use crate::connection::reader::{Pieces, Reader};
 use crate::lane::Lane;
 use crate::snapshot::ranges::Ranges;
@@ -38,7 +38,8 @@ pub(crate) struct OneSidedCall<'a, R: ?Sized> {
 struct Part {
     exchange: Exchange,
     source: u16,
-    reader: Reader,
+    /// From its first look at the connection on.
+    reader: Option<Reader>,
     /// The epoch words as they were read; none if they aren't checked.
     words: SmallVec<[[u8; 4]; MOST_WORDS]>,
 }
@@ -71,7 +72,7 @@ impl<'a, R: Ranges + ?Sized> OneSidedCall<'a, R> {
             Part {
                 exchange: Exchange::new(snapshot.sources[source].route),
                 source: source as u16,
-                reader: Reader::default(),
+                reader: None,
                 words: std::iter::repeat_n([0; 4], checks).collect(),
             }
         };
@@ -144,22 +145,28 @@ impl<R: Ranges + ?Sized> OneSidedCall<'_, R> {
         };
         let connection = lane.existing(source.route, serial);
         let link = connection.and_then(|connection| connection.link()).ok_or_else(lost)?;
-        let held = self.registrations.and_then(|registrations| registrations.held(link));
-        let region = held.as_ref().and_then(Held::region);
-        part.exchange.begin_reading(serial, Some(part.reader.id(link)), region.is_some());
+        let reader = match &mut part.reader {
+            Some(reader) => reader,
+            none => {
+                let direct = self.registrations.and_then(|registrations| registrations.region(link));
+                let reader = none.insert(Reader::new(link.new_reader(), direct));
+                part.exchange.begin_reading(serial, Some(reader));
+                reader
+            }
+        };
         let mut pieces = SnapshotPieces {
             snapshot: self.snapshot,
             ranges: self.ranges,
-            direct: region.and_then(|region| region.offset_of(self.target)),
+            direct: self.registrations.and_then(|registrations| registrations.offset_of(self.target)),
             target: self.target,
             source: part.source,
             words: &mut part.words,
         };
-        match part.reader.poll(link, &mut pieces, region, self.snapshot.deadline()) {
+        match reader.poll(link, &mut pieces, self.snapshot.deadline()) {
             Ok(Poll::Pending) => Ok(false),
             Ok(Poll::Ready(())) => {
                 part.exchange.end();
-                if part.reader.is_late() {
+                if reader.is_late() {
                     return Err(Error::LeaseExpired { index: 0 });
                 }
                 if part.has_changed(self.snapshot) { Err(Error::EpochChanged) } else { Ok(true) }
@@ -184,7 +191,7 @@ impl Part {
 struct SnapshotPieces<'a, R: ?Sized> {
     snapshot: &'a Snapshot,
     ranges: &'a R,
-    /// Where the target begins in the registered region that it's part of.
+    /// Where the target begins in the registered buffer that it's part of.
     direct: Option<u64>,
     target: &'a mut [u8],
     source: u16,

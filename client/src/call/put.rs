@@ -4,7 +4,7 @@ use super::{Call, Exchange, Request, drive, has_moved};
 use crate::client::ClientInner;
 use crate::connection::Receiver;
 use crate::connection::rdma::link::RdmaLink;
-use crate::connection::rdma::registration::Registrations;
+use crate::connection::rdma::registration::{Offer, Registrations};
 use crate::lane::Lane;
 use lanner_shared::chain::{GROUP_BLOCKS, StoredKey};
 use lanner_shared::wire::header::Header;
@@ -192,7 +192,7 @@ impl Request for PutFrame<'_> {
         put::append(body, &self.put);
     }
 
-    fn offer(&self, link: &RdmaLink) -> Option<ValueOffer> {
+    fn offer(&self, link: &RdmaLink) -> Option<Offer> {
         let registrations = self.registrations.filter(|_| self.value.len() > MOST_SENT_BYTES)?;
         registrations.offer(link, self.value)
     }

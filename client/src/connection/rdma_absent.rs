@@ -6,6 +6,7 @@ pub(crate) mod link {
     use crate::connection::Broken;
     use std::io::{self, Read, Write};
     use std::os::fd::BorrowedFd;
+    use std::sync::Arc;
 
     /// Has no values.
     #[derive(Debug)]
@@ -77,7 +78,7 @@ pub(crate) mod link {
         pub fn begin_list<'a>(
             &'a mut self,
             _: ReaderId,
-            _: Option<&'a Region>,
+            _: Option<&'a Arc<Region>>,
             _: lanner_shared::time::Instant,
         ) -> Option<ListBuilder<'a>> {
             match *self {}
@@ -132,24 +133,16 @@ pub(crate) mod registration {
     use super::link::RdmaLink;
     use lanner_shared::Result;
     use lanner_shared::wire::put_offered::ValueOffer;
+    use std::sync::Arc;
 
     /// Has no values.
     #[derive(Debug)]
     pub(crate) enum Region {}
 
-    impl Region {
-        pub fn offset_of(&self, _: &[u8]) -> Option<u64> {
-            match *self {}
-        }
-    }
-
-    /// Has no values.
-    pub(crate) enum Held {}
-
-    impl Held {
-        pub fn region(&self) -> Option<&Region> {
-            match *self {}
-        }
+    /// The offer that is never made.
+    pub(crate) struct Offer {
+        pub value: ValueOffer,
+        pub region: Arc<Region>,
     }
 
     /// Nothing that's registered.
@@ -167,15 +160,19 @@ pub(crate) mod registration {
             match *link {}
         }
 
-        pub fn held(&self, link: &RdmaLink) -> Option<Held> {
+        pub fn region(&self, link: &RdmaLink) -> Option<Arc<Region>> {
             match *link {}
+        }
+
+        pub fn offset_of(&self, _: &[u8]) -> Option<u64> {
+            None
         }
 
         pub fn look_after_devices(&self) {}
 
         pub fn let_go_of_what_has_gone(&self) {}
 
-        pub fn offer(&self, link: &RdmaLink, _: &[u8]) -> Option<ValueOffer> {
+        pub fn offer(&self, link: &RdmaLink, _: &[u8]) -> Option<Offer> {
             match *link {}
         }
 

@@ -128,7 +128,8 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: registered by `new`, once. Whoever posted work on it has seen to its end.
+        // SAFETY: registered by `new`, once, and nobody has a reference to it. Whoever has posted work on it holds it until that is done or its queue
+        // pair was dropped (promise of `QueuePair::post_reads`).
         unsafe { (self.domain.device.library.dereg_mr)(self.raw.as_ptr()) };
     }
 }

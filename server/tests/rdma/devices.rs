@@ -5,6 +5,7 @@ use crate::failures::{Process, Trouble, is_expected};
 use crate::reads::run;
 use crate::support::TestServer;
 use lanner_client::{Client, Clock, Error, Freshness, PutOptions, Range, Registration};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 const BYTES: usize = 100_000;
@@ -246,6 +247,103 @@ fn a_device_that_is_taken_away_is_not_held_by_a_registered_buffer_in_use() {
 #[ignore = "needs RDMA devices: scripts/test --rdma"]
 fn a_device_that_is_taken_away_is_not_held_by_an_idle_registered_buffer() {
     take_away_under_a_registered_buffer(false);
+}
+
+/// Reads values of `client` to a registered buffer until `is_over`. How many calls brought bytes, all of them the right ones.
+fn read_to_registered(client: &Client, seed: usize, is_over: impl Fn() -> bool) -> u64 {
+    const LENGTH: usize = 64 << 10;
+    let keys = ["0", "1", "2", "3"];
+    let values: Vec<Vec<u8>> = (0..4).map(value).collect();
+    let mut memory = vec![0; LENGTH];
+    let mut buffer = client.register(&mut memory).unwrap();
+    let mut snapshot = client.prepare_snapshot(&keys).unwrap();
+    let (mut good, mut round) = (0, seed);
+    while !is_over() {
+        round += 1;
+        // Neither bytes of the buffer's past nor of another list's may be taken for a value's.
+        buffer.fill(0xab);
+        let outcome = if round.is_multiple_of(3) {
+            let key = round % keys.len();
+            buffer.get_into(keys[key].as_bytes(), 0..LENGTH).map(|_| {
+                assert!(buffer[..] == values[key][..LENGTH], "a get of {key}");
+            })
+        } else {
+            let part = LENGTH / keys.len();
+            let range = |place: usize| Range {
+                key: ((round + place) % keys.len()) as u32,
+                source_offset: (round * 8 % (LENGTH - part)) as u64,
+                length: part as u64,
+                destination_offset: (place * part) as u64,
+            };
+            let ranges: Vec<Range> = (0..keys.len()).map(range).collect();
+            buffer.read_ranges_refreshing(&mut snapshot, &ranges, Freshness::Lease).map(|()| {
+                for range in &ranges {
+                    let (from, to) = (range.source_offset as usize, range.destination_offset as usize);
+                    let is_right = buffer[to..to + part] == values[range.key as usize][from..from + part];
+                    assert!(is_right, "{range:?}: {:x?}", &buffer[to..to + 16]);
+                }
+            })
+        };
+        match outcome {
+            Ok(()) => good += 1,
+            Err(error) => assert!(is_expected(&error), "{error:?}"),
+        }
+    }
+    good
+}
+
+#[test]
+#[ignore = "needs RDMA devices: scripts/test --rdma"]
+fn a_device_that_is_taken_away_under_reads_to_registered_memory_leaves_no_wrong_bytes() {
+    // The first thread that saw the device go ended the registrations of all. A list that another one had posted straight to its buffer was then copied
+    // over it from the lane's staging, and one that had been posted to the staging was taken for one that needs no copy.
+    let server = TestServer::start(&["--shm", "off"]);
+    let writer = Client::connect(&server.url("transport=tcp")).unwrap();
+    for key in 0..4_u8 {
+        writer.upsert(&[b'0' + key], &value(key)[..64 << 10]).unwrap();
+    }
+    for _ in 0..4 {
+        // A new one doesn't wait before it tries RDMA.
+        let client = Client::connect(&server.url("transport=auto&timeout=4s")).unwrap();
+        let _back = Trouble::begin(&[], &["rdma link add rxe1 type rxe netdev eth1"]);
+        assert!(read_until_the_device_has_gone(&client) > 0);
+    }
+}
+
+/// Takes the client's device away under six threads that read to registered memory, and one that asks for its registration. How many reads brought
+/// bytes, all of them the right ones.
+fn read_until_the_device_has_gone(client: &Client) -> u64 {
+    let (is_over, good) = (&AtomicBool::new(false), &AtomicU64::new(0));
+    let began = Clock.now();
+    let over = move || is_over.load(Ordering::Relaxed) || Clock.now().since(began) > Duration::from_secs(30);
+    std::thread::scope(|scope| {
+        for seed in 0..6 {
+            scope.spawn(move || good.fetch_add(read_to_registered(client, seed, over), Ordering::Relaxed));
+        }
+        // Whoever asks looks for devices that have gone, and the next call may register the buffer once more.
+        scope.spawn(move || {
+            let mut memory = vec![0; 4096];
+            let buffer = client.register(&mut memory).unwrap();
+            while !over() {
+                for _ in 0..50 {
+                    let _ = buffer.registration();
+                    std::thread::sleep(Duration::from_micros(100));
+                }
+                // A lane that nobody calls over would hold the device open; whatever is called.
+                let _ = client.exists(b"0");
+            }
+        });
+        assert_eq!(client.transport_for(b"0"), Ok("rdma"));
+        std::thread::sleep(Duration::from_millis(1_000));
+        let gone = scope.spawn(|| run("rdma link delete rxe1"));
+        soon_is("the device isn't let go of", Duration::from_secs(20), || {
+            let outcome = client.exists(b"0");
+            assert!(outcome.as_ref().map_or_else(is_expected, |is_there| *is_there), "{outcome:?}");
+            gone.is_finished()
+        });
+        is_over.store(true, Ordering::Relaxed);
+    });
+    good.load(Ordering::Relaxed)
 }
 
 #[test]

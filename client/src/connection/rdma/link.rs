@@ -11,7 +11,8 @@
 //! | a staging | from the post of its list on | from the completion of the list's last READ until it's given back |
 //!
 //! A list may also read straight to registered memory of a caller's ([`super::registration`]), and the server may READ values from there. That
-//! memory is the device's from the post, or the offer, until the completion, or the answer, or until the link was dropped.
+//! memory is the device's from the post, or the offer, until the completion, or the answer, or until the link was dropped. The list holds the region that
+//! it was posted with for as long, so that its registration can't end before, whoever forgets it meanwhile.
 
 mod setup;
 
@@ -117,7 +118,7 @@ pub(crate) struct RdmaLink {
 }
 
 /// Where the bytes of a list of READs go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum Staging {
     Free,
     /// A list of so many bytes, which is done with this post.
@@ -128,6 +129,8 @@ enum Staging {
         bytes: usize,
         /// What it reads counts for nothing from then on.
         deadline: Instant,
+        /// What it reads to beside the staging.
+        direct: Option<Arc<Region>>,
     },
     /// For a reader that has given up: free once the device is done.
     GivenUp(PostId),
@@ -168,7 +171,7 @@ pub(crate) struct ListBuilder<'a> {
     staging: usize,
     limits: Limits,
     bytes: usize,
-    direct: Option<&'a Region>,
+    direct: Option<&'a Arc<Region>>,
     deadline: Instant,
 }
 
@@ -204,7 +207,7 @@ impl RdmaLink {
             free_sends: (0..SENDS).collect(),
             allowance: Allowance::default(),
             in_flight: VecDeque::with_capacity(SENDS as usize),
-            stagings: [Staging::Free; STAGINGS],
+            stagings: [const { Staging::Free }; STAGINGS],
             put_by: Vec::new(),
             next_reader: 0,
             next_list: 0,
@@ -369,15 +372,16 @@ impl RdmaLink {
         ReaderId(self.next_reader)
     }
 
-    /// A reader has given up: nobody will ask for its lists any more.
+    /// A reader has given up: nobody will ask for its lists any more. Not for one that reads to a caller's memory: that one's link is dropped.
     #[cold]
     pub fn give_up(&mut self, reader: ReaderId) {
         self.put_by.retain(|list| list.reader != reader);
         for staging in &mut self.stagings {
-            if let Staging::Reading { reader: of, last, .. } = *staging
-                && of == reader
+            if let Staging::Reading { reader: of, last, direct, .. } = staging
+                && *of == reader
             {
-                *staging = Staging::GivenUp(last);
+                debug_assert!(direct.is_none());
+                *staging = Staging::GivenUp(*last);
             }
         }
     }
@@ -397,7 +401,7 @@ impl RdmaLink {
     pub fn begin_list<'a>(
         &'a mut self,
         reader: ReaderId,
-        direct: Option<&'a Region>,
+        direct: Option<&'a Arc<Region>>,
         deadline: Instant,
     ) -> Option<ListBuilder<'a>> {
         let is_free = |staging: &Staging| match staging {
@@ -422,7 +426,7 @@ impl RdmaLink {
         let now = Clock.now();
         self.put_by.retain(|list| now < list.deadline);
         for index in 0..STAGINGS {
-            if let Staging::Reading { list, reader, last, bytes, deadline } = self.stagings[index]
+            if let Staging::Reading { list, reader, last, bytes, deadline, .. } = self.stagings[index]
                 && self.queue_pair.is_done(last)
             {
                 if now >= deadline {
@@ -530,16 +534,18 @@ impl ListBuilder<'_> {
             return Ok(None);
         }
         let staging = link.buffer.region();
-        let regions = [staging, self.direct.unwrap_or(staging)];
+        let regions = [staging, self.direct.map_or(staging, |direct| &**direct)];
         // SAFETY: the staging's bytes are read only once its list is done (`copy_out`), it isn't used for another before it's given back,
-        // and the buffer is dropped behind the queue pair. A caller's region is borrowed by its call, which gives it back only once its lists are
-        // done or this link was dropped (`Exchange::abandon`).
+        // and the buffer is dropped behind the queue pair. The bytes of a caller's region are borrowed by its call, which gives them back only once its
+        // lists are done or this link was dropped (`Exchange::abandon`). The region itself is held by the staging below until its list is done, or
+        // it's dropped behind the queue pair; if the post fails, by the call until it drops this link, for the queue pair has failed then.
         let posted = unsafe { link.queue_pair.post_reads(&link.plan, &regions, &link.remote) };
         let last = posted.map_err(|_| Broken::Closed)?;
         let list = ListId(link.next_list);
         link.next_list += 1;
-        let ListBuilder { reader, bytes, deadline, .. } = self;
-        link.stagings[self.staging] = Staging::Reading { list, reader, last, bytes, deadline };
+        let ListBuilder { reader, bytes, deadline, direct, .. } = self;
+        let direct = direct.cloned();
+        link.stagings[self.staging] = Staging::Reading { list, reader, last, bytes, deadline, direct };
         Ok(Some(list))
     }
 }

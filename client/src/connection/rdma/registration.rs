@@ -5,8 +5,9 @@
 //! registration; and such a call returns only once the posts are done and the offers answered, or their link was dropped, after which the
 //! device uses nothing of it any more. So whoever has the buffer back has it alone.
 //!
-//! A region holds its device open. One whose device has gone, or to whose domain no connection leads any more, is let go of ([`tidy`]): by the link
-//! that notices first, or by the next call of any registered buffer, once a second. What a call has under way on it fails at the device.
+//! A region holds its device open. One whose device has gone, or to whose domain no connection leads any more, is forgotten ([`tidy`]): by the link
+//! that notices first, or by the next call of any registered buffer, once a second. It ends with the last who holds it: what was posted or offered goes on
+//! with the region that it began with, and no call takes another one meanwhile. Nothing new is registered with a device that has gone.
 
 use super::link::RdmaLink;
 use arc_swap::ArcSwap;
@@ -51,22 +52,16 @@ struct Places {
 #[derive(Debug)]
 struct Place {
     // Dropped before the domain.
-    region: Option<Region>,
+    region: Option<Arc<Region>>,
     domain: Arc<Domain>,
 }
 
-/// A place in use: it stays until this is dropped, whatever becomes of the list.
-pub(crate) struct Held {
-    list: arc_swap::Guard<Arc<Vec<Arc<Place>>>>,
-    at: usize,
-}
-
-impl Held {
-    /// The region, unless the device refused.
-    #[inline]
-    pub fn region(&self) -> Option<&Region> {
-        self.list.get(self.at)?.region.as_ref()
-    }
+/// A value that a server is to READ.
+pub(crate) struct Offer {
+    /// What the server has to know.
+    pub value: ValueOffer,
+    /// What the value lies in. Held until the server has answered, or the link was dropped.
+    pub region: Arc<Region>,
 }
 
 // SAFETY: the pointer is only handed to devices, under the promise of `Registrations::new`.
@@ -88,13 +83,13 @@ impl Registrations {
         Registrations(places)
     }
 
-    /// Registers the buffer in the link's domain, if it isn't. System calls, unless it is.
+    /// Registers the buffer in the link's domain, if it isn't and the domain's device is there. System calls, unless it is registered.
     ///
     /// # Errors
     /// What the device says, and the way out.
     pub fn register(&self, link: &RdmaLink) -> Result<()> {
         let places = &*self.0;
-        if places.length == 0 || places.find(link.domain()).is_some() {
+        if places.length == 0 || places.find(link.domain()).is_some() || !link.domain().device().is_there() {
             return Ok(());
         }
         // Before this one holds on to anything more.
@@ -103,11 +98,11 @@ impl Registrations {
         if places.find(link.domain()).is_some() {
             return Ok(());
         }
-        // SAFETY: the bytes stay mapped until behind the region's end (promise of `new`, kept by `drop`).
+        // SAFETY: the bytes stay mapped until behind the region's end (promise of `new`, kept as `drop` says).
         let made =
             unsafe { Region::new(link.domain(), places.start, places.length as u64, Access::RemoteRead) };
         let (region, outcome) = match made {
-            Ok(region) => (Some(region), Ok(())),
+            Ok(region) => (Some(Arc::new(region)), Ok(())),
             Err(error) => {
                 let (what, reason) = ("registering a buffer".into(), error.to_string().into());
                 (None, Err(Error::System { what, reason }))
@@ -119,29 +114,39 @@ impl Registrations {
         outcome
     }
 
-    /// The place in the link's domain: made now if there is none yet.
+    /// The region in the link's domain, made now if there is none yet; `None` if the device refuses, or has gone. For a call to hold for as long as it
+    /// has anything under way that was begun with it: the next one may get another.
     #[inline]
-    pub fn held(&self, link: &RdmaLink) -> Option<Held> {
-        self.0.find(link.domain()).or_else(|| {
+    pub fn region(&self, link: &RdmaLink) -> Option<Arc<Region>> {
+        let found = self.0.find(link.domain()).or_else(|| {
             let _ = self.register(link);
             self.0.find(link.domain())
-        })
+        });
+        found?
+    }
+
+    /// How far from the buffer's first byte `bytes` begin, if all of them are in it.
+    #[inline]
+    pub fn offset_of(&self, bytes: &[u8]) -> Option<u64> {
+        let offset = (bytes.as_ptr() as usize).checked_sub(self.0.start as usize)?;
+        let end = offset.checked_add(bytes.len())?;
+        (end <= self.0.length).then_some(offset as u64)
     }
 
     /// What a server has to know to READ `value`, which lies in the buffer, over the link.
-    pub fn offer(&self, link: &RdmaLink, value: &[u8]) -> Option<ValueOffer> {
+    pub fn offer(&self, link: &RdmaLink, value: &[u8]) -> Option<Offer> {
         if !link.reads_values() {
             return None;
         }
-        let held = self.held(link)?;
-        let region = held.region()?;
-        region.offset_of(value)?;
-        Some(ValueOffer {
+        self.offset_of(value)?;
+        let region = self.region(link)?;
+        let value = ValueOffer {
             address: (value.as_ptr() as u64).into(),
             value_bytes: (value.len() as u64).into(),
             key: region.remote_key().into(),
             reserved: 0.into(),
-        })
+        };
+        Some(Offer { value, region })
     }
 
     /// Whether it's registered nowhere.
@@ -170,19 +175,24 @@ impl Registrations {
 }
 
 impl Drop for Registrations {
-    /// No region is left when this returns: nobody holds one, for a call borrows this, and who tidies up has `changes`.
+    /// No region is left when this returns. Calls borrow this, so none is left that holds one; what they posted or offered was done, or dropped with its
+    /// link, when they returned; and who tidies up has `changes`.
     fn drop(&mut self) {
         let _changes = self.0.changes();
-        self.0.list.store(Arc::default());
+        let places = self.0.list.swap(Arc::default());
+        let is_alone =
+            |place: &Arc<Place>| place.region.as_ref().is_none_or(|region| Arc::strong_count(region) == 1);
+        debug_assert!(places.iter().all(is_alone), "a region of {places:?} is still in use");
     }
 }
 
 impl Places {
+    /// What there is in the domain: the region, unless the device refused.
     #[inline]
-    fn find(&self, domain: &Arc<Domain>) -> Option<Held> {
+    fn find(&self, domain: &Arc<Domain>) -> Option<Option<Arc<Region>>> {
         let list = self.list.load();
-        let at = list.iter().position(|place| Arc::ptr_eq(&place.domain, domain))?;
-        Some(Held { list, at })
+        let place = list.iter().find(|place| Arc::ptr_eq(&place.domain, domain))?;
+        Some(place.region.clone())
     }
 
     fn changes(&self) -> std::sync::MutexGuard<'_, ()> {
@@ -190,7 +200,8 @@ impl Places {
     }
 }
 
-/// Ends all registrations with devices that have gone, and those in domains that nothing but registered buffers refers to. System calls.
+/// Forgets all registrations with devices that have gone, and those in domains that nothing but registered buffers refers to. They end, unless they are in
+/// use. System calls.
 #[cold]
 pub(crate) fn tidy() {
     let buffers: Vec<Arc<Places>> = {
