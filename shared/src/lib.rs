@@ -19,6 +19,7 @@
 
 pub mod auth;
 pub mod chain;
+pub mod copy;
 pub mod epoch;
 pub mod error;
 pub mod extent;

@@ -100,6 +100,11 @@ const METRICS: &[Metric] = &[
         "Those of these groups whose last answer was still right and given again",
         Source::Stats(|stats| stats.groups_answered_again),
     ),
+    counter(
+        "lanner_lists_answered_again",
+        "Parts of ranged reads' lists of keys whose last answer was still right and given again",
+        Source::Stats(|stats| stats.lists_answered_again),
+    ),
     counter("lanner_evictions", "Objects evicted", Source::Labelled("reason", evictions)),
     counter("lanner_evicted_bytes", "Bytes of evicted objects", Source::Stats(|stats| stats.evicted_bytes)),
     Metric {

@@ -144,6 +144,6 @@ fn look_up(
     frame.truncate(start + usize::from(found) * size_of::<Descriptor>());
     request.shard.count_prefix(found);
     let answer = <[Descriptor]>::ref_from_bytes(&frame[start..]).unwrap_or_default();
-    request.shard.keep_group_answer(question, &blocks.came_ends, answer);
+    request.shard.keep_group_answer(request.now, question, &blocks.came_ends, answer);
     found
 }

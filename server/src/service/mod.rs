@@ -6,6 +6,7 @@
 
 pub mod inbound;
 mod match_chain;
+mod read_ranges;
 pub mod replies;
 
 use crate::memory::slots::{Generation, SlotId};
@@ -20,8 +21,7 @@ use lanner_shared::wire::list::ListEntry;
 use lanner_shared::wire::longest_prefix::LongestPrefixAnswer;
 use lanner_shared::wire::put_offered::ValueOffer;
 use lanner_shared::wire::{
-    Descriptor, MAX_BODY_BYTES, Opcode, body, body::BodyReader, keys, list, put, put_offered, read,
-    read_ranges, touch,
+    Descriptor, MAX_BODY_BYTES, Opcode, body, body::BodyReader, keys, list, put, put_offered, read, touch,
 };
 use lanner_shared::{Error, KeyHash, Result};
 use replies::Replies;
@@ -131,7 +131,7 @@ impl Request<'_> {
                 self.for_each_key(replies, |request, key| u8::from(request.shard.remove(request.now, key)))?
             }
             Opcode::Read => self.read(replies)?,
-            Opcode::ReadRanges => self.read_ranges(replies)?,
+            Opcode::ReadRanges => read_ranges::answer(self, replies)?,
             Opcode::List => self.list(replies)?,
             Opcode::Stats => self.stats(replies)?,
             Opcode::Touch => self.touch(replies)?,
@@ -292,48 +292,6 @@ impl Request<'_> {
         }
         for range in ranges {
             self.shard.touch_later(SlotId(range.slot.get()), Generation(range.generation.get()));
-        }
-        self.shard.count_sent(payload_bytes);
-        Ok(())
-    }
-
-    fn read_ranges(&mut self, replies: &mut Replies) -> Result<()> {
-        self.must_send_values()?;
-        let (ranges, keys) = read_ranges::decode(self.body, usize::from(self.header.count))?;
-        let mut found: SmallVec<[Descriptor; 64]> = SmallVec::new();
-        for (index, key) in keys.iter().enumerate() {
-            if index.is_multiple_of(WARMED_KEYS) {
-                self.shard.warm(keys[index..].iter().copied());
-            }
-            let hash = KeyHash::of(key);
-            self.must_own(hash, index)?;
-            let object = self.shard.query_likely(self.now, hash, key, Opcode::ReadRanges);
-            found.push(object.ok_or(Error::NotFound { index: index as u64 })?.descriptor());
-        }
-        let mut payload_bytes = 0_u64;
-        for (index, range) in ranges.iter().enumerate() {
-            let length = found[range.key.get() as usize].value_bytes.get();
-            let end = range.source_offset.get().saturating_add(range.length.get());
-            if end > length {
-                return Err(Error::OutOfBounds { index: index as u64, end, length });
-            }
-            payload_bytes = payload_bytes.saturating_add(range.length.get());
-        }
-        let start = body::begin(replies.frame());
-        self.finish(replies, start, payload_bytes)?;
-        let rows = ranges.iter().map(|range| {
-            let offset = found[range.key.get() as usize].value_offset() + range.source_offset.get();
-            (offset, range.length.get())
-        });
-        if replies.copy_rows(self.shard.segment(), rows, payload_bytes) {
-            self.shard.count_sent(payload_bytes);
-            return Ok(());
-        }
-        for range in ranges {
-            let descriptor = &found[range.key.get() as usize];
-            let (slot, generation) = (SlotId(descriptor.slot.get()), Generation(descriptor.generation.get()));
-            let offset = descriptor.value_offset() + range.source_offset.get();
-            replies.send_extent(self.shard, slot, generation, offset, range.length.get())?;
         }
         self.shard.count_sent(payload_bytes);
         Ok(())

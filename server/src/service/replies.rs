@@ -22,8 +22,6 @@ use std::mem::MaybeUninit;
 const MOST_COPIED_BYTES: u64 = 4 * SHORT_BYTES_OF_FRAME;
 /// Rows that are asked for before the one that is copied: more than a core can have under way.
 const ROWS_AHEAD: usize = 12;
-/// Bytes of a row that are copied at a time: a register's.
-const PIECE_BYTES: usize = 16;
 /// With more than this waiting to be sent, no further frame of the connection is served: a slow reader slows only itself.
 const FULL_BYTES: u64 = 1 << 20;
 /// The same in pieces.
@@ -315,18 +313,29 @@ fn copy_each<const N: usize>(
             segment.prefetch(offset, N as u64);
         }
         let Ok(row) = segment.slice(offset, N as u64) else { break };
-        let (row_pieces, row_rest) = row.as_chunks::<PIECE_BYTES>();
-        let (place_pieces, place_rest) = place.as_chunks_mut::<PIECE_BYTES>();
         // By pieces: for this many bytes at once the compiler calls `memcpy`, which takes as long to choose its way as to copy.
-        for (place, row) in place_pieces.iter_mut().zip(row_pieces) {
-            *place = row.map(MaybeUninit::new);
-        }
-        place_rest.iter_mut().zip(row_rest).for_each(|(place, byte)| *place = MaybeUninit::new(*byte));
+        let (row, place) = copy_pieces::<16>(row, place);
+        let (row, place) = copy_pieces::<8>(row, place);
+        place.iter_mut().zip(row).for_each(|(place, byte)| *place = MaybeUninit::new(*byte));
         filled += 1;
     }
     // SAFETY: so many whole rows were written behind the bytes that there were, within the vector's capacity.
     unsafe { bytes.set_len(start + filled * N) };
     filled == count
+}
+
+/// Copies all whole pieces of `P` bytes, a register's, and returns what is left of both.
+#[inline(always)]
+fn copy_pieces<'a, const P: usize>(
+    row: &'a [u8],
+    place: &'a mut [MaybeUninit<u8>],
+) -> (&'a [u8], &'a mut [MaybeUninit<u8>]) {
+    let (row_pieces, row_rest) = row.as_chunks::<P>();
+    let (place_pieces, place_rest) = place.as_chunks_mut::<P>();
+    for (place, row) in place_pieces.iter_mut().zip(row_pieces) {
+        *place = row.map(MaybeUninit::new);
+    }
+    (row_rest, place_rest)
 }
 
 fn unpin(shard: &mut Shard, now: Instant, piece: Piece) {

@@ -1,5 +1,5 @@
 //! The last answer about each of the groups that chains are asked for again and again, so that the same question costs one comparison
-//! of bytes and not a look-up for each block.
+//! of bytes and not a look-up for each block. For lists of keys [`super::list_answers`] does the same by the same means.
 //!
 //! An answer is kept when a group's blocks have been looked up one by one, with the bytes of the question as they came. It is given
 //! again while all of this holds, which is looked at each time:
@@ -13,7 +13,8 @@
 //! So no lease is promised that isn't written in its block's slot (promise P1), and a chain that many requests ask for at a time has each
 //! block's lease and place in the order of eviction moved once in half a lease, not once in a request.
 //!
-//! Answers are few and of bounded size: sets of two, of which the one whose lease ends first makes room.
+//! Answers are few and of bounded size: sets of two, of which the one whose lease ends first makes room. A list takes no place from a group whose
+//! lease lasts, so that reads of ever other keys don't cost the chains theirs.
 
 use super::Shard;
 use crate::memory::slots::{Generation, Life, ShardMillis, SlotId, Slots};
@@ -36,6 +37,8 @@ const MOST_ANSWER_BYTES: u64 = (size_of::<GroupAnswer>()
 const FEWEST_BLOCKS: usize = 2;
 /// What no group's prefix is, for an answer without blocks, which is never right.
 const NO_GROUP: [u8; PREFIX_BYTES] = [0; PREFIX_BYTES];
+/// What the prefix of a list begins with, and no group's.
+pub(super) const LIST_TAG: u8 = b'[';
 /// 2 to the power of 64 by the golden ratio, as in Fibonacci hashing (Knuth, The Art of Computer Programming, volume 3, section 6.4).
 const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -52,7 +55,7 @@ pub struct GroupQuestion<'a> {
 
 /// An answer that was given.
 #[derive(Debug)]
-struct GroupAnswer {
+pub(super) struct GroupAnswer {
     /// What question the group's keys are asked with; [`NO_GROUP`] for none.
     prefix: [u8; PREFIX_BYTES],
     /// The keys of the blocks that were there, as they came.
@@ -60,7 +63,7 @@ struct GroupAnswer {
     /// Where in `keys` each ends.
     ends: Vec<u16>,
     /// One for each of them. All have the same epoch word.
-    blocks: Vec<Descriptor>,
+    pub(super) blocks: Vec<Descriptor>,
     /// The earliest end of the blocks' leases.
     leased_until: ShardMillis,
     /// When the first of them ends, in seconds since the shard started; 0 for never.
@@ -71,15 +74,22 @@ struct GroupAnswer {
 #[derive(Debug)]
 pub(super) struct GroupAnswers {
     /// A power of two of them. Two neighbours are a set.
-    table: Box<[GroupAnswer]>,
+    pub(super) table: Box<[GroupAnswer]>,
     bytes: u64,
+    #[cfg(any(test, feature = "planted-faults"))]
+    pub(super) takes_lists_for_another: bool,
 }
 
 impl GroupAnswers {
     pub(super) fn new(segment_bytes: u64) -> GroupAnswers {
         let table: Box<[GroupAnswer]> = (0..answers_of(segment_bytes)).map(|_| GroupAnswer::NONE).collect();
         let bytes = size_of_val(&*table) as u64;
-        GroupAnswers { table, bytes }
+        GroupAnswers {
+            table,
+            bytes,
+            #[cfg(any(test, feature = "planted-faults"))]
+            takes_lists_for_another: false,
+        }
     }
 
     /// Bytes of memory.
@@ -97,31 +107,43 @@ impl GroupAnswers {
         [place, place ^ 1]
     }
 
-    /// Where the answer to `question` is, and how many bytes its keys have.
+    /// Where the answer about the first of so many `keys` is, about how many of them it is, and how many bytes these have.
     #[inline]
-    fn find(&self, question: &GroupQuestion<'_>) -> Option<(usize, usize)> {
-        let last = question.blocks.checked_sub(1)?;
-        self.places(question.prefix).into_iter().find_map(|place| {
+    pub(super) fn find(
+        &self,
+        prefix: &[u8; PREFIX_BYTES],
+        keys: &[u8],
+        count: usize,
+    ) -> Option<(usize, usize, usize)> {
+        self.places(prefix).into_iter().find_map(|place| {
             let answer = &self.table[place];
-            if answer.prefix != *question.prefix {
+            if answer.prefix != *prefix {
                 return None;
             }
-            let key_bytes = usize::from(*answer.ends.get(last)?);
-            let is_same = question.keys.get(..key_bytes)? == answer.keys.get(..key_bytes)?;
-            is_same.then_some((place, key_bytes))
+            let count = count.min(answer.ends.len());
+            let key_bytes = usize::from(*answer.ends.get(count.checked_sub(1)?)?);
+            let is_same = keys.get(..key_bytes)? == answer.keys.get(..key_bytes)?;
+            #[cfg(any(test, feature = "planted-faults"))]
+            let is_same = is_same || self.takes_lists_for_another && prefix[0] == LIST_TAG;
+            is_same.then_some((place, count, key_bytes))
         })
     }
 
     /// The place for a new answer about blocks with these keys. Of the same group it takes that of an answer about some of these blocks, or about
-    /// these and more; two chains that part within the group each have their own.
-    fn place_for(&self, prefix: &[u8; PREFIX_BYTES], keys: &[u8]) -> usize {
-        let [one, other] = self.places(prefix);
+    /// these and more; two chains that part within the group each have their own. None for a list where both places are groups' whose lease lasts.
+    fn place_for(&self, now: ShardMillis, prefix: &[u8; PREFIX_BYTES], keys: &[u8]) -> Option<usize> {
+        let places = self.places(prefix);
         let is_replaced = |place: &usize| {
             let answer = &self.table[*place];
             answer.prefix == *prefix && (answer.keys.starts_with(keys) || keys.starts_with(&answer.keys))
         };
-        let sooner = if self.table[other].leased_until < self.table[one].leased_until { other } else { one };
-        [one, other].into_iter().find(is_replaced).unwrap_or(sooner)
+        let may_take = |place: &usize| {
+            let answer = &self.table[*place];
+            prefix[0] != LIST_TAG || answer.prefix[0] == LIST_TAG || answer.leased_until <= now
+        };
+        let sooner =
+            || places.into_iter().filter(may_take).min_by_key(|place| self.table[*place].leased_until);
+        places.into_iter().find(is_replaced).or_else(sooner)
     }
 
     /// Gives the place of an answer that isn't right any more to the next one.
@@ -176,12 +198,9 @@ impl Shard {
         question: &GroupQuestion<'_>,
         reply: &mut Vec<u8>,
     ) -> Option<usize> {
-        let (place, key_bytes) = self.group_answers.find(question)?;
-        if !self.is_still_right(now, place) {
-            self.group_answers.forget(place);
-            return None;
-        }
-        let lease_ms = self.lease_left(now, place);
+        let found = self.group_answers.find(question.prefix, question.keys, question.blocks);
+        let (place, _, key_bytes) = found.filter(|(_, blocks, _)| *blocks == question.blocks)?;
+        let lease_ms = self.lease_again(now, place)?;
         let start = reply.len();
         reply.extend_from_slice(self.group_answers.table[place].blocks[..question.blocks].as_bytes());
         for block in <[Descriptor]>::mut_from_bytes(&mut reply[start..]).unwrap_or_default() {
@@ -195,10 +214,27 @@ impl Shard {
 
     /// Keeps the answer about the leading blocks of `question` that are there, whose descriptors were made just before. `ends` says where
     /// the key of each ends. Long keys, and blocks of which some have other epoch words, are not worth a place.
-    pub fn keep_group_answer(&mut self, question: &GroupQuestion<'_>, ends: &[u16], blocks: &[Descriptor]) {
+    pub fn keep_group_answer(
+        &mut self,
+        now: Instant,
+        question: &GroupQuestion<'_>,
+        ends: &[u16],
+        blocks: &[Descriptor],
+    ) {
+        self.keep_answer(now, question.prefix, question.keys, ends, blocks);
+    }
+
+    pub(super) fn keep_answer(
+        &mut self,
+        now: Instant,
+        prefix: &[u8; PREFIX_BYTES],
+        keys: &[u8],
+        ends: &[u16],
+        blocks: &[Descriptor],
+    ) {
         let Some((ends, keys)) = ends.get(..blocks.len()).and_then(|ends| {
             let key_bytes = usize::from(*ends.last()?);
-            (key_bytes <= MOST_KEY_BYTES).then_some((ends, question.keys.get(..key_bytes)?))
+            (key_bytes <= MOST_KEY_BYTES).then_some((ends, keys.get(..key_bytes)?))
         }) else {
             return;
         };
@@ -207,12 +243,14 @@ impl Shard {
         if blocks.len() < FEWEST_BLOCKS || !blocks.iter().all(shares_word) {
             return;
         }
-        let place = self.group_answers.place_for(question.prefix, keys);
+        let Some(place) = self.group_answers.place_for(self.millis_rounded_up(now), prefix, keys) else {
+            return;
+        };
         let ends_of_life = blocks.iter().map(|block| self.slots.expires_seconds(SlotId(block.slot.get())));
         let expires_seconds = ends_of_life.filter(|seconds| *seconds != 0).min().unwrap_or(0);
         let answer = &mut self.group_answers.table[place];
         let bytes_before = answer.heap_bytes();
-        answer.prefix = *question.prefix;
+        answer.prefix = *prefix;
         answer.expires_seconds = expires_seconds;
         answer.leased_until = earliest_lease_end(&self.slots, blocks);
         answer.keys.clear();
@@ -247,6 +285,16 @@ impl Shard {
         true
     }
 
+    /// [`Shard::lease_left`] of a kept answer that is still right; one that isn't gives up its place.
+    #[inline]
+    pub(super) fn lease_again(&mut self, now: Instant, place: usize) -> Option<u32> {
+        if !self.is_still_right(now, place) {
+            self.group_answers.forget(place);
+            return None;
+        }
+        Some(self.lease_left(now, place))
+    }
+
     /// How long the lease is that all blocks of a kept answer have from `now` on, in milliseconds: at least half as long as one granted now,
     /// for which new ones are granted where that is needed.
     #[inline]
@@ -260,13 +308,13 @@ impl Shard {
             until.0.saturating_sub(shard.millis_rounded_up(now).0).min(u64::from(shard.lease_ms)) as u32
         };
         if left(self) < self.lease_ms.div_ceil(2) {
-            self.lease_again(now, place);
+            self.grant_again(now, place);
         }
         left(self)
     }
 
     #[inline(never)]
-    fn lease_again(&mut self, now: Instant, place: usize) {
+    fn grant_again(&mut self, now: Instant, place: usize) {
         let blocks = std::mem::take(&mut self.group_answers.table[place].blocks);
         for slot in blocks.iter().map(|block| SlotId(block.slot.get())) {
             self.grant_lease(now, slot);
@@ -283,7 +331,7 @@ fn earliest_lease_end(slots: &Slots, blocks: &[Descriptor]) -> ShardMillis {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::ShardConfig;
     use super::super::test_support::{TestShard, at, put_request};
     use super::*;
@@ -293,16 +341,16 @@ mod tests {
     use lanner_shared::wire::put::{PutMode, PutRequest};
 
     /// A group of blocks, and how it is asked for.
-    struct Group {
+    pub(in crate::shard) struct Group {
         prefix: GroupPrefix,
-        stored: Vec<Vec<u8>>,
+        pub(in crate::shard) stored: Vec<Vec<u8>>,
         came: Vec<u8>,
         ends: Vec<u16>,
     }
 
     impl Group {
         /// Of five blocks.
-        fn new(first: &str) -> Group {
+        pub(in crate::shard) fn new(first: &str) -> Group {
             let blocks = [1, 2, 3, 4].map(|number| format!("{first}{number}"));
             Group::of(first, &blocks.each_ref().map(String::as_str))
         }
@@ -324,14 +372,19 @@ mod tests {
         }
 
         /// Looks the blocks up and keeps the answer.
-        fn look_up(&self, shard: &mut TestShard, now: Instant) {
+        pub(in crate::shard) fn look_up(&self, shard: &mut TestShard, now: Instant) {
             let query = |key: &Vec<u8>| shard.query(now, key, Opcode::MatchChain);
             let found: Vec<Descriptor> =
                 self.stored.iter().map_while(query).map(|found| found.descriptor()).collect();
-            shard.keep_group_answer(&self.question(self.stored.len()), &self.ends, &found);
+            shard.keep_group_answer(now, &self.question(self.stored.len()), &self.ends, &found);
         }
 
-        fn again(&self, shard: &mut TestShard, now: Instant, blocks: usize) -> Option<Vec<Descriptor>> {
+        pub(in crate::shard) fn again(
+            &self,
+            shard: &mut TestShard,
+            now: Instant,
+            blocks: usize,
+        ) -> Option<Vec<Descriptor>> {
             let mut reply = vec![7];
             let key_bytes = shard.answer_group_again(now, &self.question(blocks), &mut reply)?;
             assert_eq!(key_bytes, usize::from(self.ends[blocks - 1]));
@@ -393,7 +446,7 @@ mod tests {
             .iter()
             .map(|key| shard.query(at(0), key, Opcode::MatchChain).unwrap().descriptor())
             .collect();
-        shard.keep_group_answer(&shorter, &other.ends, &found);
+        shard.keep_group_answer(at(0), &shorter, &other.ends, &found);
         other.look_up(&mut shard, at(0));
         for _ in 0..3 {
             assert_eq!(one.again(&mut shard, at(1), 3).unwrap().len(), 3);

@@ -10,7 +10,7 @@
 //! | time passes | `tick`, `expire` |
 //! | room is needed | `evict` |
 //! | many keys at once | `warm` |
-//! | the same part of a chain once more | `group_answers` |
+//! | the same part of a chain, or the same list of keys, once more | `group_answers`, `list_answers` |
 //!
 //! and below them `known_keys` (filter and prefix index beside the index), `lease` (until when may memory not be reused), `quarantine` (the one place that gives memory back),
 //! `epoch`, `extent_access`, `tuning` (what the shard sets for itself) and `stats`.
@@ -33,6 +33,7 @@ mod group_answers;
 mod known_keys;
 mod lease;
 mod list;
+mod list_answers;
 mod longest_prefix;
 mod put;
 mod quarantine;
@@ -83,6 +84,7 @@ pub use evict::Watermarks;
 pub use group_answers::GroupQuestion;
 pub(crate) use group_answers::most_answer_bytes;
 pub use list::ListPage;
+pub use list_answers::{FoundList, ListQuestion};
 pub use put::PutTicket;
 pub use query::Found;
 pub use stats::ShardStats;
@@ -160,6 +162,8 @@ pub struct PlantedFaults {
     pub forgets_transfers: bool,
     /// An answer about a chain is given again whatever has become of its blocks.
     pub repeats_old_answers: bool,
+    /// An answer about a list of keys is given again to another list with the same first key.
+    pub takes_lists_for_another: bool,
     /// Such an answer promises a whole lease and grants none.
     pub promises_without_lease: bool,
 }
@@ -317,6 +321,7 @@ impl Shard {
     #[cfg(any(test, feature = "planted-faults"))]
     pub fn plant_faults(&mut self, faults: PlantedFaults) {
         self.planted_faults = faults;
+        self.group_answers.takes_lists_for_another = faults.takes_lists_for_another;
     }
 }
 

@@ -62,6 +62,8 @@ pub struct ShardStats {
     pub prefix_blocks: [u64; PREFIX_CLASS_BLOCKS.len() + 1],
     /// Those of these groups that were answered as the last time, without a look-up of each block.
     pub groups_answered_again: u64,
+    /// Parts of ranged reads' lists of keys that were answered as the last time, without a look-up of each key.
+    pub lists_answered_again: u64,
     /// Objects evicted by the watermarks.
     pub evicted_ahead: u64,
     /// Objects evicted for a put that found no room.

@@ -465,7 +465,7 @@ impl Actor {
     }
 
     fn read_ranges(&mut self, started: Time) {
-        let keys = self.keys(3);
+        let keys = if self.random.bool() { settings::list(&mut self.random) } else { self.keys(3) };
         let mut target = [0xee; 48];
         let mut ranges = Vec::new();
         for (key, _) in keys.iter().enumerate() {

@@ -214,6 +214,13 @@ fn an_old_answer_given_again_is_found() {
     );
 }
 
+/// Shows that an answer about other keys than were asked for is noticed, though it begins with the same key.
+#[test]
+fn an_answer_about_another_list_is_found() {
+    let faults = PlantedFaults { takes_lists_for_another: true, ..PlantedFaults::default() };
+    must_find(faults, &["a ranged read of"]);
+}
+
 /// Shows that an answer given again with a lease which no block was granted is noticed.
 #[test]
 fn a_lease_that_is_promised_and_not_granted_is_found() {

@@ -52,6 +52,12 @@ pub fn any_key(random: &mut fastrand::Rng) -> Vec<u8> {
     key(if random.bool() { random.usize(..12) } else { random.usize(..KEYS) })
 }
 
+/// A list of keys that is asked for again and again: all share a placement tag.
+pub fn list(random: &mut fastrand::Rng) -> Vec<Vec<u8>> {
+    let lists: [&[usize]; 3] = [&[0, 12], &[0, 24], &[0, 12, 24]];
+    lists[random.usize(..lists.len())].iter().map(|number| key(*number)).collect()
+}
+
 /// Every key that anyone uses.
 pub fn keys() -> impl Iterator<Item = Vec<u8>> {
     let heads = (0..ENGRAM_ROWS.len()).map(|head| format!("engram:l1:h{head}").into_bytes());

@@ -39,13 +39,25 @@ const _: () = {
 /// The keys of a request; on the stack as long as they are no more than a layer's tables usually are.
 pub type Keys<'a> = SmallVec<[&'a [u8]; 64]>;
 
-/// Ranges and keys in the body of a request with `count` ranges.
-pub fn decode(body: &[u8], count: usize) -> Result<(&[KeyRange], Keys<'_>)> {
+/// A request's ranges and keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question<'a> {
+    /// The ranges. Each names one of the keys.
+    pub ranges: &'a [KeyRange],
+    /// The keys.
+    pub keys: Keys<'a>,
+    /// The same with their lengths, as they came.
+    pub key_bytes: &'a [u8],
+}
+
+/// The body of a request with `count` ranges.
+pub fn decode(body: &[u8], count: usize) -> Result<Question<'_>> {
     let mut reader = BodyReader::new(body);
     let fixed: ReadRangesBody = reader.value()?;
     let ranges = reader.values::<KeyRange>(count)?;
     // Not reserved by what the peer announces, but by what it sent: each key takes three bytes at least.
     let announced = fixed.keys.get() as usize;
+    let key_bytes = reader.rest();
     let mut found = Keys::new();
     for index in 0..announced {
         found.push(keys::next(&mut reader, index)?);
@@ -55,7 +67,7 @@ pub fn decode(body: &[u8], count: usize) -> Result<(&[KeyRange], Keys<'_>)> {
         Some(range) => {
             Err(Error::Malformed { reason: Malformation::Field, detail: u64::from(range.key.get()) })
         }
-        None => Ok((ranges, found)),
+        None => Ok(Question { ranges, keys: found, key_bytes }),
     }
 }
 
@@ -80,8 +92,9 @@ mod tests {
         let golden =
             b"\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x04\0\0\0\0\0\0\0\x01\0k".as_slice();
         assert_eq!(good, golden);
-        let (ranges, found) = decode(&good, 1).unwrap();
-        assert_eq!((ranges.len(), found.as_slice()), (1, [b"k".as_slice()].as_slice()));
+        let question = decode(&good, 1).unwrap();
+        assert_eq!((question.ranges.len(), question.keys.as_slice()), (1, [b"k".as_slice()].as_slice()));
+        assert_eq!(question.key_bytes, b"\x01\0k");
         (0..good.len()).for_each(|length| assert!(decode(&good[..length], 1).is_err(), "{length}"));
     }
 
