@@ -29,7 +29,7 @@ pub struct ClientConfig {
     pub timeout: Duration,
     /// How long one attempt to connect may take; at most as long as a call.
     pub connect_timeout: Duration,
-    /// How long a call spins for its answer before the thread sleeps. Spinning saves two wake-ups, about 50 us.
+    /// How long a call spins while nothing of it comes or goes, before the thread sleeps. Spinning saves two wake-ups, about 50 us.
     pub spin: Duration,
 }
 

@@ -388,10 +388,10 @@ fn run_on(client: &Arc<ClientInner>, lane: &mut Lane, call: &mut dyn Call) -> Re
     let now = Clock.now();
     let started = lane.connecting_since().unwrap_or(now);
     let deadline = started.plus(config.timeout);
-    let spin_until = now.plus(config.spin);
+    let mut spin_until = now.plus(config.spin);
     let is_interrupted = interrupt::question();
     let mut ask_at = now.plus(interrupt::EVERY);
-    let mut seen = None;
+    let mut seen = lane.news();
     loop {
         for _ in 0..POLLS_PER_LOOK {
             if let Poll::Ready(outcome) = call.poll(lane, client) {
@@ -404,9 +404,6 @@ fn run_on(client: &Arc<ClientInner>, lane: &mut Lane, call: &mut dyn Call) -> Re
             count_time_out(lane, call);
             return Err(time_out(client, lane, call));
         }
-        if now < spin_until {
-            continue;
-        }
         if let Some(is_interrupted) = is_interrupted
             && now >= ask_at
         {
@@ -415,16 +412,22 @@ fn run_on(client: &Arc<ClientInner>, lane: &mut Lane, call: &mut dyn Call) -> Re
             }
             ask_at = Clock.now().plus(interrupt::EVERY);
         }
-        let news = Some(lane.news());
-        if std::mem::replace(&mut seen, news) == news {
-            let mut routes: SmallVec<[Route; 8]> = SmallVec::new();
-            call.each_exchange(&mut |exchange| {
-                if !exchange.is_done() && !routes.contains(&exchange.route) {
-                    routes.push(exchange.route);
-                }
-            });
-            lane.sleep(&routes, if is_interrupted.is_some() { deadline.min(ask_at) } else { deadline });
+        let news = lane.news();
+        if std::mem::replace(&mut seen, news) != news {
+            // A long value goes on: asleep, this side would find a buffer that has been empty or full for long.
+            spin_until = now.plus(config.spin);
+            continue;
         }
+        if now < spin_until {
+            continue;
+        }
+        let mut routes: SmallVec<[Route; 8]> = SmallVec::new();
+        call.each_exchange(&mut |exchange| {
+            if !exchange.is_done() && !routes.contains(&exchange.route) {
+                routes.push(exchange.route);
+            }
+        });
+        lane.sleep(&routes, if is_interrupted.is_some() { deadline.min(ask_at) } else { deadline });
     }
 }
 

@@ -116,7 +116,7 @@ pub(crate) struct Connection {
     kept_waiting: Option<(u32, u64, Instant)>,
     current: Option<Current>,
     /// Frames that have come.
-    frames: u64,
+    news: u64,
     /// Objects that were read one-sided and the shard isn't told of yet.
     touches: Vec<TouchBody>,
 }
@@ -169,16 +169,17 @@ impl Connection {
             writer: None,
             kept_waiting: None,
             current: None,
-            frames: 0,
+            news: 0,
             touches: Vec::new(),
         }
     }
 
-    /// A number that grows with everything that comes: frames, and completions of what was posted.
+    /// A number that grows with everything that comes, and with everything that went because there was room for it: frames, pieces of
+    /// values, and completions of what was posted.
     pub fn news(&self) -> u64 {
         match &self.transport {
-            Transport::Rdma(rdma) => self.frames + rdma.stream().completed(),
-            _ => self.frames,
+            Transport::Rdma(rdma) => self.news + rdma.stream().completed(),
+            _ => self.news,
         }
     }
 
@@ -385,6 +386,7 @@ impl Connection {
             if written == 0 {
                 return Ok(false);
             }
+            self.news += 1;
             writer.remaining -= written as u64;
         }
         self.writer = None;
@@ -462,7 +464,7 @@ impl Connection {
         if header.boot != short_boot(&self.boot_id) {
             return Err(Broken::Closed);
         }
-        self.frames += 1;
+        self.news += 1;
         let is_awaited = self.pending.contains(&header.request_id);
         self.current = Some(Current {
             payload_remaining: header.payload_bytes,
@@ -503,6 +505,7 @@ impl Connection {
             if read == 0 {
                 return Ok(Poll::Pending);
             }
+            self.news += 1;
             receiver.advance(read);
             current.payload_remaining -= read as u64;
         }
@@ -524,6 +527,7 @@ impl Connection {
                 if read == 0 {
                     return Ok(false);
                 }
+                self.news += 1;
                 current.payload_remaining -= read as u64;
             }
             self.end_frame();
@@ -545,6 +549,7 @@ impl Connection {
             if read == 0 {
                 return Ok(false);
             }
+            self.news += 1;
             reply.payload.extend_from_slice(&piece[..read]);
             current.payload_remaining -= read as u64;
         }
