@@ -83,7 +83,11 @@ impl Cluster {
         let mut cluster = Cluster { servers: Vec::new(), candidates: Vec::new() };
         for address in &config.servers {
             let address: Arc<str> = Arc::from(&**address);
-            let caller = Caller { config, client_id, until: Clock.now().plus(config.attempt_timeout()) };
+            let caller = Caller {
+                config,
+                client_id,
+                until: Clock.now().plus(config.connect_timeout.min(config.timeout)),
+            };
             let (_, welcome) = handshake::connect_tcp(caller, &address, ANY_SHARD, 0)?;
             let candidate = Candidate {
                 server_id: welcome.server_id.get(),

@@ -127,9 +127,11 @@ impl FromStr for ClientConfig {
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(1);
 
 impl ClientConfig {
-    /// How long one attempt to connect may take: a call that finds its server frozen must not wait longer than it may in all.
+    /// How long one attempt to connect may take: no longer than the call, and where it finds one of several servers frozen it must have time left
+    /// for the answers of the others.
     pub(crate) fn attempt_timeout(&self) -> Duration {
-        self.connect_timeout.min(self.timeout)
+        let most = if self.servers.len() > 1 { self.timeout / 2 } else { self.timeout };
+        self.connect_timeout.min(most)
     }
 
     fn set(&mut self, name: &str, value: &str) -> Result<()> {

@@ -148,7 +148,7 @@ pub fn forget_lanes() {
 
 impl Lane {
     /// The connection to `route`, made if there is none. Blocks while it's being made: for the shorter of `connect_timeout` and `timeout`
-    /// at most, for all connections that a call makes together; and for its turn where many threads connect, within `timeout`.
+    /// (half of that where there are several servers) at most, for all connections that a call makes together; and for its turn where many threads connect, within `timeout`.
     #[inline]
     pub fn connection(&mut self, client: &ClientInner, route: Route) -> Result<&mut Connection> {
         debug_assert_eq!(self.client_id, client.id());

@@ -16,14 +16,14 @@ use crate::call::match_chain::MatchCall;
 use crate::call::one_sided::{self, OneSidedCall, Sources};
 use crate::call::put::{PutCall, PutOptions};
 use crate::call::read::ReadCall;
-use crate::call::{Call, Exchange, count_time_out, give_up, time_out};
+use crate::call::{Call, Exchange, give_up, time_out};
 use crate::client::{Client, ClientInner};
-use crate::lane::{Lane, with_lane};
+use crate::lane::{Lane, Route, with_lane};
 use crate::snapshot::ranges::{self, Range};
 use crate::snapshot::{Freshness, Snapshot, Source};
 use lanner_shared::time::{Clock, Instant};
 use lanner_shared::wire::put::PutMode;
-use lanner_shared::{Result, key};
+use lanner_shared::{Error, Result, key};
 use std::marker::PhantomData;
 use std::task::Poll;
 
@@ -82,10 +82,7 @@ impl<'a, T> Pending<'a, T> {
     fn time_out(&mut self) -> Result<()> {
         let Some(call) = self.call.as_mut() else { return Ok(()) };
         let inner = &self.client.inner;
-        Err(with_lane(inner, |lane| {
-            count_time_out(lane, &mut **call);
-            time_out(inner, lane, &mut **call)
-        }))
+        with_lane(inner, |lane| time_out(inner, lane, &mut **call))
     }
 
     /// Waits for the outcome, spinning.
@@ -280,6 +277,10 @@ impl<K: AsRef<[u8]>> Call for NewBuffers<'_, '_, K> {
     fn each_exchange(&mut self, act: &mut dyn FnMut(&mut Exchange)) {
         self.0.each_exchange(act);
     }
+
+    fn keep_what_came(&mut self, error: &dyn Fn(Route) -> Error) -> bool {
+        self.0.keep_what_came(error)
+    }
 }
 
 impl<K: AsRef<[u8]>> Call for GivenBuffers<'_, '_, K> {
@@ -289,5 +290,9 @@ impl<K: AsRef<[u8]>> Call for GivenBuffers<'_, '_, K> {
 
     fn each_exchange(&mut self, act: &mut dyn FnMut(&mut Exchange)) {
         self.0.each_exchange(act);
+    }
+
+    fn keep_what_came(&mut self, error: &dyn Fn(Route) -> Error) -> bool {
+        self.0.keep_what_came(error)
     }
 }

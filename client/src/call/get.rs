@@ -10,7 +10,7 @@ use crate::client::ClientInner;
 use crate::connection::rdma::registration::Registrations;
 use crate::connection::reader::{Pieces, Reader};
 use crate::connection::{Broken, Connection, Receiver};
-use crate::lane::Lane;
+use crate::lane::{Lane, Route};
 use crate::mapping::Mapping;
 use lanner_shared::error::{Malformation, WireError};
 use lanner_shared::lease::client_deadline;
@@ -344,6 +344,16 @@ impl<K: AsRef<[u8]>> Call for GetCall<'_, '_, K> {
             }
         }
         if is_done { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
+    fn keep_what_came(&mut self, error: &dyn Fn(Route) -> Error) -> bool {
+        for at in 0..self.groups.len() {
+            let exchange = &self.groups[at].exchange;
+            if !exchange.is_done() {
+                self.fail(at, &error(exchange.route));
+            }
+        }
+        true
     }
 
     fn each_exchange(&mut self, act: &mut dyn FnMut(&mut Exchange)) {

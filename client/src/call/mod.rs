@@ -116,6 +116,16 @@ impl Exchange {
         self.state = State::Reading { serial, reader: reader.map(Reader::id), is_direct };
     }
 
+    /// The connection that it waits for something on.
+    fn waits_on(&self) -> Option<u64> {
+        match self.state {
+            State::Sent { serial, .. } | State::Answered { serial, .. } | State::Reading { serial, .. } => {
+                Some(serial)
+            }
+            State::New | State::Done => None,
+        }
+    }
+
     /// All has been read, or nothing more is to come.
     #[inline]
     pub fn end(&mut self) {
@@ -162,6 +172,13 @@ fn queue<'l>(
     client: &ClientInner,
     request: &dyn Request,
 ) -> Result<Option<&'l mut Connection>> {
+    if request.opcode().changes_the_store()
+        && let Some(connection) = lane.open_connection(exchange.route)
+        && connection.was_left()
+    {
+        let serial = connection.serial;
+        lane.close(exchange.route, serial);
+    }
     let connection = lane.connection(client, exchange.route)?;
     if !connection.can_submit() {
         return Ok(None);
@@ -344,6 +361,12 @@ pub(crate) trait Call {
 
     /// Calls `act` with each of its exchanges.
     fn each_exchange(&mut self, act: &mut dyn FnMut(&mut Exchange));
+
+    /// The call's time is over: puts what `error` says of a server in the place of each answer of it that hasn't come, and ends those exchanges.
+    /// Whether there are such places; a call that has none fails as a whole.
+    fn keep_what_came(&mut self, _error: &dyn Fn(Route) -> Error) -> bool {
+        false
+    }
 }
 
 /// Drives `call` until it's done or its deadline has come.
@@ -401,14 +424,13 @@ fn run_on(client: &Arc<ClientInner>, lane: &mut Lane, call: &mut dyn Call) -> Re
         }
         let now = Clock.now();
         if now >= deadline {
-            count_time_out(lane, call);
-            return Err(time_out(client, lane, call));
+            return time_out(client, lane, call);
         }
         if let Some(is_interrupted) = is_interrupted
             && now >= ask_at
         {
             if is_interrupted() {
-                return Err(time_out(client, lane, call));
+                return Err(end_early(client, lane, call));
             }
             ask_at = Clock.now().plus(interrupt::EVERY);
         }
@@ -431,35 +453,53 @@ fn run_on(client: &Arc<ClientInner>, lane: &mut Lane, call: &mut dyn Call) -> Re
     }
 }
 
-/// The time of a call is over: what it waits for counts against the transports that it waits on.
+/// The time of a call is over: what it waits for counts against the transports that it waits on, and is given up. What has come stays where the
+/// call has a place for each answer.
 #[cold]
-pub(crate) fn count_time_out(lane: &mut Lane, call: &mut dyn Call) {
+pub(crate) fn time_out(client: &ClientInner, lane: &mut Lane, call: &mut dyn Call) -> Result<()> {
     call.each_exchange(&mut |exchange| {
-        if let State::Sent { serial, .. } | State::Answered { serial, .. } | State::Reading { serial, .. } =
-            exchange.state
+        if let Some(serial) = exchange.waits_on()
             && let Some(connection) = lane.existing(exchange.route, serial)
         {
             connection.timed_out();
         }
     });
+    close_waiting(lane, call);
+    if call.keep_what_came(&|route| timed_out(client, route)) {
+        return Ok(());
+    }
+    Err(end_early(client, lane, call))
 }
 
-/// Gives up what wasn't answered. The connections go with it: a path that swallows packets looks just like a slow server,
-/// and the next call must not wait for either.
+/// Gives up what wasn't answered, and says of which server.
 #[cold]
-pub(crate) fn time_out(client: &ClientInner, lane: &mut Lane, call: &mut dyn Call) -> Error {
+fn end_early(client: &ClientInner, lane: &mut Lane, call: &mut dyn Call) -> Error {
+    close_waiting(lane, call);
     let mut slow = None;
     call.each_exchange(&mut |exchange| {
-        if let State::Sent { serial, .. } | State::Answered { serial, .. } | State::Reading { serial, .. } =
-            exchange.state
-        {
-            lane.close(exchange.route, serial);
-        }
         if !exchange.is_done() {
             slow.get_or_insert(exchange.route);
             exchange.state = State::Done;
         }
     });
-    let server = slow.map_or_else(|| "the server".into(), |route| client.server_address(route));
+    let millis = client.config().timeout.as_millis() as u64;
+    slow.map_or_else(
+        || Error::Timeout { server: "the server".into(), millis },
+        |route| timed_out(client, route),
+    )
+}
+
+/// Ends the connections that answers are waited for on. A path that swallows packets looks just like a slow server, and the next call must not
+/// wait for either.
+fn close_waiting(lane: &mut Lane, call: &mut dyn Call) {
+    call.each_exchange(&mut |exchange| {
+        if let Some(serial) = exchange.waits_on() {
+            lane.close(exchange.route, serial);
+        }
+    });
+}
+
+fn timed_out(client: &ClientInner, route: Route) -> Error {
+    let server = client.server_address(route);
     Error::Timeout { server, millis: client.config().timeout.as_millis() as u64 }
 }

@@ -5,7 +5,7 @@ use crate::client::ClientInner;
 use crate::connection::Receiver;
 use crate::connection::rdma::link::RdmaLink;
 use crate::connection::rdma::registration::{Offer, Registrations};
-use crate::lane::Lane;
+use crate::lane::{Lane, Route};
 use lanner_shared::chain::{GROUP_BLOCKS, StoredKey};
 use lanner_shared::wire::header::Header;
 use lanner_shared::wire::put::{self, ChainLink, MAX_GROUP_BYTES, Pin, PutMode, PutRequest};
@@ -162,6 +162,14 @@ impl<K: AsRef<[u8]>, V: AsRef<[u8]>> Call for PutCall<'_, K, V> {
             }
         }
         if is_done { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
+    fn keep_what_came(&mut self, error: &dyn Fn(Route) -> Error) -> bool {
+        for (index, exchange) in self.exchanges.iter_mut().enumerate().filter(|(_, it)| !it.is_done()) {
+            self.outcomes[index] = Err(error(exchange.route).at(index as u64));
+            exchange.end();
+        }
+        true
     }
 
     fn each_exchange(&mut self, act: &mut dyn FnMut(&mut Exchange)) {

@@ -36,6 +36,17 @@ impl TcpTransport {
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
+
+    /// Whether the server has not closed its end, as far as the system knows now.
+    pub fn is_peer_there(&self) -> bool {
+        let mut byte = [0; 1];
+        let flags = rustix::net::RecvFlags::DONTWAIT | rustix::net::RecvFlags::PEEK;
+        match rustix::net::recv(&self.stream, &mut byte, flags) {
+            // An answer that nobody waits for any more may lie there.
+            Ok((bytes, _)) => bytes > 0,
+            Err(error) => matches!(error, rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR),
+        }
+    }
 }
 
 impl<S: Read + Write> TcpTransport<S> {

@@ -16,6 +16,9 @@ const ENTRIES: u32 = 256;
 /// Entries of the completion queue. When it overflows the kernel keeps the rest until there is room.
 const COMPLETIONS: u32 = 4096;
 
+/// The most bytes of one operation: the kernel refuses lengths from 2 GiB on. Longer values take several.
+const MOST_BYTES: usize = 1 << 30;
+
 /// The tag of what nobody is told the end of.
 const UNTAGGED: u64 = 0;
 
@@ -168,7 +171,7 @@ impl Ring {
         length: usize,
         operation: Operation,
     ) {
-        let length = u32::try_from(length).unwrap_or(u32::MAX);
+        let length = length.min(MOST_BYTES) as u32;
         let entry = opcode::Recv::new(Fd(socket.as_raw_fd()), target, length).build();
         // SAFETY: the caller's promise.
         unsafe { self.push(entry, operation) }
@@ -186,7 +189,7 @@ impl Ring {
         length: usize,
         operation: Operation,
     ) {
-        let length = u32::try_from(length).unwrap_or(u32::MAX);
+        let length = length.min(MOST_BYTES) as u32;
         let entry =
             opcode::Send::new(Fd(socket.as_raw_fd()), source, length).flags(libc::MSG_NOSIGNAL).build();
         // SAFETY: the caller's promise.

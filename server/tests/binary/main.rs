@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
-use lanner_client::Client;
+use lanner_client::{Client, Error, PutOptions};
 use lanner_shared::time::Clock;
 
 /// Flags that keep a server small and away from others.
@@ -146,6 +146,45 @@ fn a_stopped_server_costs_no_more_than_the_time_out() {
         while client.get(b"key").ok().is_none_or(|value| value != b"value") {
             assert!(Clock.now().since(began) < Duration::from_secs(10), "{transport}");
         }
+    }
+}
+
+/// A batch was lost whole where one server of two stood still, and the next one said that the other server had not answered. Shows that each key of
+/// the server that stands still says so, and all others are answered, at once and when the batch has to connect first.
+#[test]
+fn a_stopped_server_takes_only_its_own_keys() {
+    for transport in ["shm", "tcp"] {
+        let servers = [Served::start(&[]), Served::start(&[])];
+        let addresses = servers.each_ref().map(|server| server.field("listen").to_owned());
+        let url = format!("lanner://{}?transport={transport}&timeout=500ms", addresses.join(","));
+        let client = Client::connect(&url).expect("servers that answer");
+        let keys: Vec<String> = (0..40).map(|number| format!("key {number}")).collect();
+        let items: Vec<(&str, &str)> = keys.iter().map(|key| (&**key, &**key)).collect();
+        let stored = client.upsert_batch(&items, PutOptions::default()).expect("stored");
+        assert!(stored.iter().all(Result::is_ok), "{stored:?}");
+        servers[0].stop();
+        let is_at = |error: &Error| match error {
+            Error::Timeout { server, .. } | Error::Unreachable { server, .. } => **server == *addresses[0],
+            _ => false,
+        };
+        for round in 0..3 {
+            let got = client.get_batch(&keys).expect("an outcome for each key");
+            let put = client.upsert_batch(&items, PutOptions::default()).expect("an outcome for each key");
+            let pending = client.submit_get_batch(&keys).expect("asked");
+            let polled = pending.wait().expect("an outcome for each key");
+            let lost = got.iter().filter(|outcome| outcome.is_err()).count();
+            assert!((1..40).contains(&lost), "{lost} of 40");
+            for (key, (got, (polled, put))) in keys.iter().zip(got.iter().zip(polled.iter().zip(&put))) {
+                let outcomes = [got.as_ref().err(), polled.as_ref().err(), put.as_ref().err()];
+                let told = outcomes.iter().flatten().all(|error| is_at(error));
+                assert!(
+                    told && outcomes.iter().all(|it| it.is_some() == got.is_err()),
+                    "{round}: {outcomes:?}"
+                );
+                assert!([got, polled].into_iter().flatten().all(|value| value == key.as_bytes()), "{key}");
+            }
+        }
+        servers[0].signal(libc::SIGCONT);
     }
 }
 

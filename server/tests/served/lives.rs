@@ -64,6 +64,32 @@ fn a_quick_restart_between_two_calls_goes_unnoticed_by_neither() {
     }
 }
 
+/// The first change after a restart went to the earlier life, and nobody could say what had become of it. Shows that it takes place, whatever was
+/// asked last.
+#[test]
+fn the_first_change_after_a_restart_takes_place() {
+    for transport in transports() {
+        let mut server = TestServer::start(&[]);
+        let address = server.address().to_string();
+        let client = server.client(transport);
+        for round in 0..4_u8 {
+            client.upsert(b"key", &[round; 5000]).unwrap();
+            std::thread::sleep(Duration::from_millis(20));
+            drop(server);
+            server = TestServer::start(&["--listen", &address]);
+            match round {
+                0 => client.put(b"key", b"first").unwrap(),
+                1 => assert!(!client.remove(b"key").unwrap()),
+                2 => client.put(b"key", &[9; 1 << 20]).unwrap(),
+                _ => assert_eq!(
+                    client.put_batch(&[(b"key", b"first")], PutOptions::default()),
+                    Ok(vec![Ok(())])
+                ),
+            }
+        }
+    }
+}
+
 #[test]
 fn a_restart_with_another_number_of_shards_is_nobody_s_error() {
     // A call that had been routed when the connection ended went to a shard that its keys don't belong to any more, and its caller was told so.
