@@ -225,7 +225,8 @@ impl Client {
         self.store_one(key, value, PutMode::Upsert, options)
     }
 
-    /// Stores each value under its key. One outcome for each item, in their order: items don't depend on each other.
+    /// Stores each value under its key. One outcome for each item, in their order: items don't depend on each other, and a server that doesn't answer
+    /// in time takes only its own.
     pub fn put_batch<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
         items: &[(K, V)],
@@ -263,7 +264,8 @@ impl Client {
         self.get_batch(&[key])?.pop().unwrap_or(Err(Error::NotFound { index: 0 }))
     }
 
-    /// The value of each key, or why there is none, in the order of `keys`. A key that stands twice is answered twice.
+    /// The value of each key, or why there is none, in the order of `keys`: a server that can't be reached or doesn't answer in time takes only its
+    /// own. A key that stands twice is answered twice.
     pub fn get_batch<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Result<Vec<u8>>>> {
         let target = Target::New(keys.iter().map(|_| Vec::new()).collect());
         let mut call = GetCall::new(&self.inner, keys, target)?;

@@ -11,6 +11,7 @@
 
 pub(crate) mod backoff;
 pub(crate) mod handshake;
+mod presence;
 mod put_by;
 #[cfg(feature = "rdma")]
 pub(crate) mod rdma;
@@ -33,21 +34,12 @@ use lanner_shared::{Error, Result, ShardId};
 use put_by::PutBy;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
 use zerocopy::IntoBytes;
 
 /// Requests without an answer that a connection may have. More are refused, so that nothing grows without bound.
 const MAX_PENDING: usize = 4096;
 /// A payload of at most this many bytes is queued with its frame and goes out with it in one write.
 pub(crate) const QUEUED_PAYLOAD_BYTES: usize = 32 << 10;
-
-/// A value that has not gone on for so long, while another request waits for it, is left alone on its connection. Long against the pauses of
-/// a caller that polls its calls in turn.
-const WRITER_PATIENCE: Duration = Duration::from_millis(10);
-
-/// How often it is asked whether a server is still there, before a change over a connection on which nothing is under way. Asking costs some
-/// 0.3 us; a server that was started again was away for longer.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// With this many bytes waiting, requests go out without waiting for more.
 const HELD_BACK_BYTES: usize = 16 << 10;
@@ -238,32 +230,6 @@ impl Connection {
         }
     }
 
-    /// Whether the server at the other end is still there, as far as the system knows now. Asks the system; not for each key.
-    pub fn is_peer_there(&self) -> bool {
-        match &self.transport {
-            Transport::Tcp(tcp) => tcp.is_peer_there(),
-            Transport::Rdma(rdma) => rdma.stream().is_peer_there(),
-            Transport::Shm(shm) => shm.is_peer_there(),
-            #[cfg(feature = "simulation")]
-            Transport::Simulated(_) => true,
-        }
-    }
-
-    /// Whether the server has gone while nothing was asked over this connection: to be asked before a change, which is never repeated, and which
-    /// nobody could tell the outcome of if it was sent there. Asks the system at most once in [`LOOK_EVERY`].
-    #[inline]
-    pub fn was_left(&mut self) -> bool {
-        if !self.pending.is_empty() {
-            return false;
-        }
-        let now = Clock.now();
-        if now.since(self.looked_at) < LOOK_EVERY {
-            return false;
-        }
-        self.looked_at = now;
-        !self.is_peer_there()
-    }
-
     /// Tells the shard of a read that it took no part in: through shared memory at once, over RDMA with [`Connection::send_touches`].
     pub fn tell_touch(&mut self, touch: Touch) {
         match &mut self.transport {
@@ -305,23 +271,6 @@ impl Connection {
     /// Whether the next request may be queued: no payload of another one is half way, and not too many are without an answer. Else a call waits.
     pub fn can_submit(&self) -> bool {
         self.writer.is_none() && self.pending.len() < MAX_PENDING
-    }
-
-    /// Whether requests of others are kept waiting by a value that hasn't gone on for [`WRITER_PATIENCE`]: its owner doesn't poll, and this
-    /// thread may be the only one that could. To be asked each time that [`Connection::can_submit`] says no.
-    #[cold]
-    pub fn is_stuck(&mut self) -> bool {
-        let Some(Writer { request_id, remaining }) = self.writer else { return false };
-        let now = Clock.now();
-        match self.kept_waiting {
-            Some((id, bytes, since)) if (id, bytes) == (request_id, remaining) => {
-                now.since(since) >= WRITER_PATIENCE
-            }
-            _ => {
-                self.kept_waiting = Some((request_id, remaining, now));
-                false
-            }
-        }
     }
 
     /// Whether answers are to come.
