@@ -273,8 +273,8 @@ impl Actor {
                     self.outcomes.puts += 1;
                     true
                 }
-                Err(Error::OutcomeUnknown { .. }) => {
-                    self.outcomes.unknown += 1;
+                Err(error @ (Error::OutcomeUnknown { .. } | Error::Timeout { .. })) => {
+                    self.failed(error);
                     continue;
                 }
                 Err(error) => {
