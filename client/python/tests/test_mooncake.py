@@ -77,6 +77,7 @@ def test_memory_by_address(store, memory):
     assert store.batch_get_into_multi_buffers(["m", "none"], [[to, to + 10], [to + 200]], [[10, 20], [5]]) == [30, -704]
     assert (target[10:30] == source[100:120]).all()
     assert store.batch_get_into_multi_buffers(["m"], [[to, to + 10]], [[10, 10]]) == [-600]
+    assert store.batch_get_into_multi_buffers(["m", "m"], [[to, to + 10], [to + 100]], [[10, 21], [31]]) == [-800, -800]
     assert store.upsert_from("z", start, 60) == 0 and store.get_size("z") == 60
     assert store.batch_upsert_from(["z"], [start], [70]) == [0] and store.get_size("z") == 70
     assert store.put_from_with_metadata("pm", start + 50, start, 20, 3) == 0
@@ -190,6 +191,7 @@ def test_sessions(store, memory):
     answered = store.batch_get_into_multi_buffer_ranges(["z", "none"], [[to, to + 5], [to]], [[5, 5], [5]], [[0, 50], [0]])
     assert answered == [10, -600] and (target[5:10] == source[50:55]).all()
     assert store.batch_get_session_end(["z"]) == 0
+    assert store.batch_put_session_start(["z", "ps2"], [20, 20], mooncake.ReplicateConfig()) == [-705, 0]
     assert store.batch_put_session_start(["ps"], [20]) == [0] and store.batch_put_session_start(["ps"], [20]) == [-600]
     assert store.batch_put_from_multi_buffer_ranges(["ps"], [[start, start + 100]], [[10, 10]], [[0, 10]]) == [20]
     assert store.batch_put_from_multi_buffer_ranges(["ps"], [[start]], [[10]], [[11]]) == [-600]
@@ -230,6 +232,20 @@ def test_configuration_of_replicas(store):
     assert store.put("pinned", b"v", config) == 0 and store.put_batch(["p2"], [b"v"], config=config) == 0
     assert mooncake.ReplicateConfig().pin is None
     assert mooncake.ReplicateConfig(soft_pin_action=mooncake.SoftPinAction.ENABLE).pin == "soft"
+    for name, value in {"nonsense": 1, "replica_num": "a", "soft_pin_ttl_ms": -5, "soft_pin_action": 1, "group_ids": "abc", "data_type": 2}.items():
+        with pytest.raises((AttributeError, TypeError)):
+            setattr(config, name, value)
+    for wrong in ({"replica_num": 0}, {"soft_pin_ttl_ms": 5}, {"group_ids": ["a", "b"]}):
+        bad = mooncake.ReplicateConfig(**wrong)
+        assert store.put("bad", b"v", bad) == -600 and store.batch_put_session_start(["bad"], [5], bad) == [-600]
+        assert store.batch_put_from(["bad"], [1 << 20], [5], bad) == [-600]
+    assert store.put_batch(["g1", "g2"], [b"v"] * 2, mooncake.ReplicateConfig(group_ids=["a", "b"])) == 0
+
+
+def test_enumerations_are_no_numbers():
+    complete = mooncake.ReplicaStatus.COMPLETE
+    assert (str(complete), repr(complete), int(complete), hash(complete)) == ("ReplicaStatus.COMPLETE", "<ReplicaStatus.COMPLETE: 3>", 3, 3)
+    assert complete != 3 and mooncake.ReplicaStatus(3) is mooncake.COMPLETE and mooncake.KVCACHE is mooncake.ObjectDataType.KVCACHE
 
 
 def test_setup_takes_three_forms():
@@ -246,9 +262,13 @@ def test_setup_takes_three_forms():
     assert arguments_of(({"protocol": "rdma"} | theirs,), {}) == {"protocol": "rdma"} | {name: named[name] for name in ("master_server_addr", "rdma_devices")}
     assert url_of("lanner://h:1?transport=tcp") == "lanner://h:1?transport=tcp"
     assert url_of("h:1", tenant_id="team") == "lanner://h:1?transport=auto&tenant=team"
-    for arguments, keywords in (((1,) * 14, {}), ((), {"colour": 1}), (positional, {"protocol": "tcp"})):
+    wrong = [((1,) * 14, {}), ((), {"colour": 1}), (positional, {"protocol": "tcp"}), ((), {}), (positional[:6], {}), ((*positional[:6], 7), {})]
+    for arguments, keywords in wrong:
         with pytest.raises(TypeError):
             arguments_of(arguments, keywords)
+    for wrong in ({"tenant_id": "a&token=ta"}, {"protocol": "rdma", "rdma_devices": "a&token=ta"}, {"master_server_addr": "h:1?token=ta"}):
+        with pytest.raises(ValueError):
+            url_of(**({"master_server_addr": "h:1"} | wrong))
     store = mooncake.MooncakeDistributedStore()
     assert store.setup({"master_server_addr": "etcd://h:1"}) == -600
     assert store.setup({"master_server_addr": "127.0.0.1:1"}) == -900

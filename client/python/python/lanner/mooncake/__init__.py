@@ -17,6 +17,9 @@ from .types import (
     SoftPinAction,
 )
 
+#: Mooncake's module has the members of its enumerations as names of its own, too.
+globals().update({name: member for name, member in ReplicaStatus.__members__.items() if name != "FAILED"} | ObjectDataType.__members__)
+
 __all__ = [
     "BufferHandle",
     "Descriptor",
@@ -30,4 +33,6 @@ __all__ = [
     "ReplicateConfig",
     "SoftPinAction",
     "bind_to_numa_node",
+    *ObjectDataType.__members__,
+    *(name for name in ReplicaStatus.__members__ if name != "FAILED"),
 ]

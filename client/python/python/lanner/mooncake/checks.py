@@ -1,4 +1,4 @@
-"""What of a batch can't be meant, item by item: so that one bad key or address is answered with -600 and leaves the others alone.
+"""What of a batch can't be meant, item by item: so that one bad address is answered with -600 and leaves the others alone.
 
 Whether memory is really there only the caller knows. What is refused here is what can't be: null, negative, beyond the end of all memory.
 """
@@ -11,16 +11,18 @@ from typing import Any
 
 from .codes import INVALID_PARAMS
 
-#: Bytes of the longest key.
-MAX_KEY_BYTES = 1024
 #: No process has memory from here on.
 _END = 1 << 62
 
 
-def is_key(key: str | bytes) -> bool:
-    """Whether an object can have this key."""
-    # A character is at most 4 bytes, so most keys needn't be encoded for it.
-    return 0 < len(key) and (4 * len(key) <= MAX_KEY_BYTES or len(key.encode() if isinstance(key, str) else key) <= MAX_KEY_BYTES)
+def contiguous(value: Any) -> memoryview:
+    """The bytes of a value as they are to be stored: those of its memory, whatever the order of its axes; elements that lie apart are put
+    together, in row-major order."""
+    view = memoryview(value)
+    # Every other section of a format is the name of a field.
+    if any("O" in types for types in view.format.split(":")[::2]):
+        raise TypeError("the value holds Python's objects, which mean nothing outside this process: give their contents")
+    return view if view.c_contiguous else memoryview(view.tobytes("A"))
 
 
 def is_memory(address: int, size: int) -> bool:
@@ -33,18 +35,10 @@ def are_memory(addresses: Sequence[int], sizes: Sequence[int]) -> bool:
     return len(addresses) == len(sizes) and all(map(is_memory, addresses, sizes))
 
 
-def good_keys(keys: Sequence[str | bytes]) -> list[bool]:
-    """``is_key`` of each."""
-    lengths = list(map(len, keys))
-    # A batch in which all is well, as mostly, is looked at by builtins: key by key it would take longer than asking the server.
-    if lengths and 0 < min(lengths) and 4 * max(lengths) <= MAX_KEY_BYTES:
-        return [True] * len(keys)
-    return list(map(is_key, keys))
-
-
 def good_values(addresses: Sequence[Sequence[int]], sizes: Sequence[Sequence[int]]) -> list[bool]:
     """``are_memory`` of each value's pieces."""
     starts, lengths = list(chain.from_iterable(addresses)), list(chain.from_iterable(sizes))
+    # A batch in which all is well, as mostly, is looked at by builtins: item by item it would take longer than asking the server.
     if starts and lengths and min(starts) > 0 and min(lengths) >= 0 and max(starts) + max(lengths) < _END:
         if list(map(len, addresses)) == list(map(len, sizes)):
             return [True] * len(addresses)

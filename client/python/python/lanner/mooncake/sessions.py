@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
-
 from .._lanner import Client, Snapshot
-from .checks import are_memory, is_key
-from .codes import CODED, INVALID_PARAMS, NO_AVAILABLE_HANDLE, OK, code_of, logger
+from .checks import are_memory
+from .codes import CODED, INVALID_PARAMS, NO_AVAILABLE_HANDLE, OBJECT_ALREADY_EXISTS, OK, code_of, code_of_read, logger
 from .regions import Regions
-from .types import ReplicateConfig
+from .types import ReplicateConfig, pin_of
 
 
 class SessionCalls:
-    """Needs ``client``, ``put`` and the three fields of the class it's mixed into."""
+    """Needs ``client`` and the three fields of the class it's mixed into."""
 
     client: Client
-    put: Any
     _regions: Regions
     _reads: dict[str, Snapshot]
-    _writes: dict[str, bytearray]
+    _writes: dict[str, tuple[bytearray, str | None]]
 
     def batch_get_session_start(self, keys: list[str]) -> list[int]:
         """Leases each object. A session lasts as long as the lease; reads after that answer -707, and it's started anew."""
@@ -29,15 +26,17 @@ class SessionCalls:
                 self._reads[key] = self.client.prepare_snapshot([key])
                 codes.append(OK)
             except CODED as error:
-                codes.append(code_of(error))
+                codes.append(code_of_read(error))
         return codes
 
     def batch_get_into_multi_buffer_ranges(
         self, keys: list[str], all_buffer_ptrs: list[list[int]], all_sizes: list[list[int]], all_src_offsets: list[list[int]]
     ) -> list[int]:
         """Bytes read of each session's object, or why nothing was."""
+        if not len(keys) == len(all_buffer_ptrs) == len(all_sizes) == len(all_src_offsets):
+            return [INVALID_PARAMS] * len(keys)
         codes = []
-        for key, addresses, sizes, sources in zip(keys, all_buffer_ptrs, all_sizes, all_src_offsets, strict=True):
+        for key, addresses, sizes, sources in zip(keys, all_buffer_ptrs, all_sizes, all_src_offsets):
             is_good = are_memory(addresses, sizes) and len(sizes) == len(sources) and min(sources, default=0) >= 0
             if key not in self._reads or not is_good:
                 codes.append(INVALID_PARAMS)
@@ -56,20 +55,26 @@ class SessionCalls:
         return OK
 
     def batch_put_session_start(self, keys: list[str], sizes: list[int], config: ReplicateConfig | None = None) -> list[int]:
-        """Takes memory for each value on this side; it's stored when the session ends."""
+        """Takes memory for each value on this side; it's stored when the session ends. -705 for an object that there is."""
         if len(keys) != len(sizes):
             return [INVALID_PARAMS] * len(keys)
         try:
+            pin = pin_of(config, len(keys))
             most = max(server["max_value_bytes"] for server in self.client.servers())
+            there = self.client.exists_batch(keys, return_exceptions=True)
         except CODED as error:
             return [code_of(error)] * len(keys)
-        return [self._start_write(key, size, most) for key, size in zip(keys, sizes)]
+        return [self._start_write(key, size if size <= most else 0, is_there, pin) for key, size, is_there in zip(keys, sizes, there)]
 
-    def _start_write(self, key: str, size: int, most: int) -> int:
-        if not 0 < size <= most or not is_key(key) or key in self._writes:
+    def _start_write(self, key: str, size: int, is_there: bool | Exception, pin: str | None) -> int:
+        if isinstance(is_there, Exception):
+            return code_of(is_there)
+        if size <= 0 or key in self._writes:
             return INVALID_PARAMS
+        if is_there:
+            return OBJECT_ALREADY_EXISTS
         try:
-            self._writes[key] = bytearray(size)
+            self._writes[key] = (bytearray(size), pin)
         except MemoryError:
             logger.warning("there is no memory for a value of %d bytes (answered as %d)", size, NO_AVAILABLE_HANDLE)
             return NO_AVAILABLE_HANDLE
@@ -78,9 +83,11 @@ class SessionCalls:
     def batch_put_from_multi_buffer_ranges(
         self, keys: list[str], all_buffer_ptrs: list[list[int]], all_sizes: list[list[int]], all_dst_offsets: list[list[int]]
     ) -> list[int]:
+        if not len(keys) == len(all_buffer_ptrs) == len(all_sizes) == len(all_dst_offsets):
+            return [INVALID_PARAMS] * len(keys)
         codes = []
-        for key, addresses, sizes, targets in zip(keys, all_buffer_ptrs, all_sizes, all_dst_offsets, strict=True):
-            value = self._writes.get(key)
+        for key, addresses, sizes, targets in zip(keys, all_buffer_ptrs, all_sizes, all_dst_offsets):
+            value, _ = self._writes.get(key, (None, None))
             is_inside = value is not None and all(0 <= target and target + size <= len(value) for target, size in zip(targets, sizes))
             if value is None or not is_inside or not are_memory(addresses, sizes) or len(sizes) != len(targets):
                 codes.append(INVALID_PARAMS)
@@ -91,7 +98,17 @@ class SessionCalls:
         return codes
 
     def batch_put_session_end(self, keys: list[str]) -> list[int]:
-        return [self.put(key, self._writes.pop(key)) if key in self._writes else INVALID_PARAMS for key in keys]
+        return [self._end_write(key) for key in keys]
+
+    def _end_write(self, key: str) -> int:
+        if key not in self._writes:
+            return INVALID_PARAMS
+        value, pin = self._writes.pop(key)
+        try:
+            self.client.put_batch([key], [value], pin=pin)
+            return OK
+        except CODED as error:
+            return code_of(error)
 
     def batch_put_session_revoke(self, keys: list[str]) -> list[int]:
         return [OK if self._writes.pop(key, None) is not None else INVALID_PARAMS for key in keys]

@@ -31,12 +31,15 @@ def url_of(
     """
     if master_server_addr.startswith("lanner://"):
         return master_server_addr
-    if "://" in master_server_addr or not master_server_addr:
+    if not master_server_addr or set("/?&#") & set(master_server_addr):
         raise ValueError(
             f"'{master_server_addr}' is no address of a Lanner server; give HOST:PORT[,HOST:PORT...] as master_server_addr"
         )
     if protocol not in ("tcp", "rdma"):
         raise ValueError(f"protocol '{protocol}' is none of tcp, rdma")
+    for name, value in (("rdma_devices", rdma_devices), ("tenant_id", tenant_id)):
+        if set("?&#") & set(value):
+            raise ValueError(f"{name} '{value}' has a character that a URL gives another meaning; it has letters, digits, - and _")
     query = ["transport=auto"]
     if protocol == "rdma" and rdma_devices:
         query.append(f"rdma={rdma_devices.split(',')[0]}")
@@ -51,12 +54,18 @@ POSITIONAL = (
     " engine enable_ssd_offload ssd_offload_path tenant_id enable_client_http_server client_http_port"
 ).split()
 
+#: How many of them the positional and the keyword form must have.
+_REQUIRED = 7
+#: Which of them are text.
+_TEXTS = ("local_hostname", "metadata_server", "protocol", "rdma_devices", "master_server_addr", "ssd_offload_path", "tenant_id")
+
 #: Names that dictionaries have for these, too: LMCache's `mooncakestore` backend says them.
 _ALSO_NAMED = {"master_server_address": "master_server_addr", "device_name": "rdma_devices"}
 
 
 def arguments_of(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of any of the three forms, by name. ``TypeError`` for names there aren't, as a call of Python raises it."""
+    """The arguments of any of the three forms, by name. ``TypeError`` for names there aren't, for one that is missing and for what isn't text, as a call
+    of Python raises it; dictionaries may leave out what has a default."""
     if len(arguments) == 1 and isinstance(arguments[0], dict) and not keywords:
         given = {_ALSO_NAMED.get(name, name): value for name, value in arguments[0].items()} | arguments[0]
         return {name: value for name, value in given.items() if name in POSITIONAL}
@@ -71,4 +80,10 @@ def arguments_of(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[s
         if name in named:
             raise TypeError(f"setup() got two values for '{name}'")
         named[name] = value
+    missing = [name for name in POSITIONAL[:_REQUIRED] if name not in named]
+    if missing:
+        raise TypeError(f"setup() misses {', '.join(missing)}")
+    for name in _TEXTS:
+        if not isinstance(named.get(name, ""), str):
+            raise TypeError(f"setup() takes {name} as text, not {named[name]!r}")
     return named

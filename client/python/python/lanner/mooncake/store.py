@@ -11,13 +11,13 @@ from typing import Any
 from .. import errors
 from .._lanner import Client, Snapshot
 from .absent import AbsentCalls
-from .checks import for_good, good_keys, good_values, is_memory
-from .codes import CODED, INTERNAL_ERROR, INVALID_PARAMS, LEASE_EXPIRED, OBJECT_NOT_FOUND, OK, RPC_FAIL, code_of, logger
+from .checks import contiguous, for_good, good_values, is_memory
+from .codes import CODED, INVALID_PARAMS, OBJECT_NOT_FOUND, OK, TRANSFER_FAIL, code_of, code_of_read, log_failures, logger
 from .regions import Regions
 from .sessions import SessionCalls
 from .setup import arguments_of, bytes_of, url_of
 from .tensors import TensorCalls
-from .types import BufferHandle, Descriptor, ReplicaDescriptor, ReplicateConfig
+from .types import BufferHandle, Descriptor, ReplicaDescriptor, ReplicateConfig, pin_of
 
 #: How often a value that grows while it's read is asked for again.
 _MAX_READS = 4
@@ -35,7 +35,7 @@ class MooncakeDistributedStore(SessionCalls, TensorCalls, AbsentCalls):
         self._hostname = ""
         self._regions = Regions()
         self._reads: dict[str, Snapshot] = {}
-        self._writes: dict[str, bytearray] = {}
+        self._writes: dict[str, tuple[bytearray, str | None]] = {}
 
     # --- life -------------------------------------------------------------------------------------------------------------------------
 
@@ -101,12 +101,13 @@ class MooncakeDistributedStore(SessionCalls, TensorCalls, AbsentCalls):
 
     def _put(self, keys: list[str], values: list[Any], replace: bool, config: ReplicateConfig | None) -> int:
         try:
-            views = [memoryview(value) for value in values]
+            views = [contiguous(value) for value in values]
             if len(keys) != len(views) or not all(view.nbytes for view in views):
                 return INVALID_PARAMS
             call = self.client.upsert_batch if replace else self.client.put_batch
-            call(keys, views, pin=config.pin if config else None)
-            return OK
+            outcomes = call(keys, views, pin=pin_of(config, len(keys)), return_exceptions=True)
+            failed = next((outcome for outcome in outcomes if isinstance(outcome, Exception)), None)
+            return OK if failed is None else code_of(failed)
         except CODED as error:
             return code_of(error)
 
@@ -117,7 +118,7 @@ class MooncakeDistributedStore(SessionCalls, TensorCalls, AbsentCalls):
         return self._put(keys, values, False, config)
 
     def put_parts(self, key: str, *args: Any, config: ReplicateConfig | None = None) -> int:
-        return self._put([key], [b"".join(args)], False, config)
+        return self._put([key], [b"".join(map(contiguous, args))], False, config)
 
     def upsert(self, key: str, value: Any, config: ReplicateConfig | None = None) -> int:
         return self._put([key], [value], True, config)
@@ -126,7 +127,7 @@ class MooncakeDistributedStore(SessionCalls, TensorCalls, AbsentCalls):
         return self._put(keys, values, True, config)
 
     def upsert_parts(self, key: str, *args: Any, config: ReplicateConfig | None = None) -> int:
-        return self._put([key], [b"".join(args)], True, config)
+        return self._put([key], [b"".join(map(contiguous, args))], True, config)
 
     def _put_parts(
         self, keys: list[str], addresses: list[list[int]], sizes: list[list[int]], replace: bool, config: ReplicateConfig | None
@@ -134,7 +135,7 @@ class MooncakeDistributedStore(SessionCalls, TensorCalls, AbsentCalls):
         try:
             if not len(keys) == len(addresses) == len(sizes):
                 return [INVALID_PARAMS] * len(keys)
-            client, pin = self.client, config.pin if config else None
+            client, pin = self.client, pin_of(config, len(keys))
 
             def put(keys: list[str], addresses: list[list[int]], sizes: list[list[int]]) -> list[int]:
                 outcomes = self._regions.put(client, keys, addresses, sizes, replace=replace, pin=pin)
@@ -188,10 +189,12 @@ class MooncakeDistributedStore(SessionCalls, TensorCalls, AbsentCalls):
 
     def get_batch(self, keys: list[str]) -> list[bytes]:
         try:
-            return [value if isinstance(value, bytes) else b"" for value in self.client.get_batch(keys, return_exceptions=True)]
+            values = self.client.get_batch(keys, return_exceptions=True)
         except CODED as error:
             code_of(error)
             return [b""] * len(keys)
+        log_failures(values, "values couldn't be read, and are answered as b''")
+        return [value if isinstance(value, bytes) else b"" for value in values]
 
     def _read(self, key: str) -> BufferHandle | None:
         """The value in memory of its own; ``None`` if there is none."""
@@ -226,7 +229,13 @@ class MooncakeDistributedStore(SessionCalls, TensorCalls, AbsentCalls):
         all_sizes: list[list[int]],
         prefer_alloc_in_same_node: bool = False,
     ) -> list[int]:
-        """Bytes read of each value, or why it wasn't."""
+        """Bytes read of each value, or why it wasn't. -800 for one that doesn't fill its buffers: they don't hold what was meant then."""
+        codes = self._get_parts(keys, all_buffer_ptrs, all_sizes)
+        if len(codes) != len(all_sizes):
+            return codes
+        return [TRANSFER_FAIL if 0 <= code < sum(sizes) else code for code, sizes in zip(codes, all_sizes)]
+
+    def _get_parts(self, keys: list[str], all_buffer_ptrs: list[list[int]], all_sizes: list[list[int]]) -> list[int]:
         try:
             if not len(keys) == len(all_buffer_ptrs) == len(all_sizes):
                 return [INVALID_PARAMS] * len(keys)
@@ -240,7 +249,7 @@ class MooncakeDistributedStore(SessionCalls, TensorCalls, AbsentCalls):
             return [code_of(error)] * len(keys)
 
     def batch_get_into(self, keys: list[str], buffer_ptrs: list[int], sizes: list[int]) -> list[int]:
-        return self.batch_get_into_multi_buffers(keys, [[address] for address in buffer_ptrs], [[size] for size in sizes])
+        return self._get_parts(keys, [[address] for address in buffer_ptrs], [[size] for size in sizes])
 
     def get_into(self, key: str, buffer_ptr: int, size: int) -> int:
         return self.batch_get_into([key], [buffer_ptr], [size])[0]
@@ -290,7 +299,7 @@ class MooncakeDistributedStore(SessionCalls, TensorCalls, AbsentCalls):
                     self._read_ranges([keys[index]], [(0, source, size, target)], address)
                 codes[index].append(size if good else INVALID_PARAMS)
             except CODED as error:
-                codes[index].append(code_of(error))
+                codes[index].append(code_of_read(error))
         return codes
 
     def _read_ranges(self, keys: list[str], ranges: list[tuple[int, int, int, int]], address: int) -> None:
@@ -306,17 +315,16 @@ class MooncakeDistributedStore(SessionCalls, TensorCalls, AbsentCalls):
 
     def batch_is_exist(self, keys: list[str]) -> list[int]:
         try:
-            client = self.client
-            exists = lambda keys: [int(is_there) for is_there in client.exists_batch(keys)]
-            return for_good(good_keys(keys), exists, keys)
+            there = self.client.exists_batch(keys, return_exceptions=True)
         except CODED as error:
             return [code_of(error)] * len(keys)
+        return [int(answer) if isinstance(answer, bool) else code_of_read(answer, missing=0) for answer in there]
 
     def get_size(self, key: str) -> int:
         try:
             size = self.client.size(key)
         except CODED as error:
-            return code_of(error)
+            return code_of_read(error)
         return OBJECT_NOT_FOUND if size is None else size
 
     def remove(self, key: str, force: bool = False) -> int:
@@ -325,11 +333,11 @@ class MooncakeDistributedStore(SessionCalls, TensorCalls, AbsentCalls):
     def batch_remove(self, keys: list[str], force: bool = False) -> list[int]:
         """Removes each. No lease stands in the way, so ``force`` changes nothing."""
         try:
-            client = self.client
-            remove = lambda keys: [OK if was_there else OBJECT_NOT_FOUND for was_there in client.remove_batch(keys)]
-            return for_good(good_keys(keys), remove, keys)
+            answers = self.client.remove_batch(keys, return_exceptions=True)
         except CODED as error:
             return [code_of(error)] * len(keys)
+        code = {True: OK, False: OBJECT_NOT_FOUND}
+        return [code[answer] if isinstance(answer, bool) else code_of_read(answer) for answer in answers]
 
     def remove_by_regex(self, regex_pattern: str, force: bool = False) -> int:
         """Removes the objects whose key the pattern (of Python's ``re``) is found in; how many."""
@@ -359,6 +367,7 @@ class MooncakeDistributedStore(SessionCalls, TensorCalls, AbsentCalls):
         except CODED as error:
             code_of(error)
             return {}
+        log_failures(sizes, "objects couldn't be asked for, and are answered as missing")
         endpoint = servers[0]["address"] if len(servers) == 1 else ""
         return {key: [ReplicaDescriptor(Descriptor(size, endpoint))] for key, size in zip(keys, sizes) if isinstance(size, int)}
 
@@ -372,11 +381,11 @@ def _refused_ranges(keys: Sequence[str], targets: Sequence[list[int]]) -> list[l
 def _read_code(outcome: Any) -> int:
     if outcome is None:
         return OBJECT_NOT_FOUND
-    return outcome if isinstance(outcome, int) else code_of(outcome)
+    return outcome if isinstance(outcome, int) else code_of_read(outcome)
 
 
 def bind_to_numa_node(node: int) -> None:
     """Nothing: a server of Lanner binds its own memory (``--numa-node``); engines bind theirs."""
 
 
-__all__ = ["INTERNAL_ERROR", "LEASE_EXPIRED", "RPC_FAIL", "MooncakeDistributedStore", "bind_to_numa_node"]
+__all__ = ["MooncakeDistributedStore", "bind_to_numa_node"]

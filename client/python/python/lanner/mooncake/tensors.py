@@ -16,7 +16,7 @@ from typing import Any
 
 from .checks import for_good, is_memory
 from .codes import CODED, INVALID_PARAMS, OK, code_of
-from .types import ReplicateConfig
+from .types import ReplicateConfig, pin_of
 
 _HEADER = struct.Struct("<8s16sI4x20Q")
 _MAGIC = b"LNRTENS1"
@@ -113,13 +113,16 @@ class TensorCalls:
 
     def _store_tensors(self, items: list[tuple[str, Any]], *, replace: bool, config: ReplicateConfig | None = None) -> list[int]:
         codes: list[int] = []
+        try:
+            pin = pin_of(config, len(items))
+        except CODED as error:
+            return [code_of(error)] * len(items)
         for key, tensor in items:
             try:
                 header = bytearray(header_of(tensor))
                 data = _elements_of(tensor)
                 addresses = [ctypes.addressof((ctypes.c_ubyte * len(header)).from_buffer(header)), data.data_ptr()]
                 sizes = [len(header), data.numel() * data.element_size()]
-                pin = config.pin if config else None
                 self.client.put_from_parts([key], [addresses], [sizes], replace=replace, pin=pin)
                 codes.append(OK)
             except CODED as error:
