@@ -444,7 +444,7 @@ impl Client {
         freshness: Freshness,
     ) -> Result<()> {
         let lengths = |key: u32| snapshot.value_bytes(key as usize);
-        ranges::check(ranges, destination.len() as u64, lengths)?;
+        ranges::check(ranges, snapshot.len(), destination.len() as u64, lengths)?;
         self.read_checked(snapshot, ranges, destination, freshness).map(drop)
     }
 

@@ -184,7 +184,7 @@ impl Client {
         freshness: Freshness,
     ) -> Result<Pending<'a, ()>> {
         let lengths = |key: u32| snapshot.value_bytes(key as usize);
-        ranges::check(ranges, destination.len() as u64, lengths)?;
+        ranges::check(ranges, snapshot.len(), destination.len() as u64, lengths)?;
         snapshot.check_lease()?;
         if snapshot.has_local_source() {
             self.read_local(snapshot, ranges, destination, freshness)?;

@@ -19,7 +19,7 @@ impl Client {
         ranges: &[Range],
         destination: &mut [u8],
     ) -> Result<()> {
-        ranges::check(ranges, destination.len() as u64, |key| {
+        ranges::check(ranges, keys.len(), destination.len() as u64, |key| {
             ((key as usize) < keys.len()).then_some(u64::MAX)
         })?;
         if !self.reads_locally(keys)? {

@@ -177,7 +177,7 @@ impl Registered<'_> {
         freshness: Freshness,
     ) -> Result<()> {
         let lengths = |key: u32| snapshot.value_bytes(key as usize);
-        ranges::check(ranges, self.length as u64, lengths)?;
+        ranges::check(ranges, snapshot.len(), self.length as u64, lengths)?;
         self.registrations.look_after_devices();
         let client = self.client.clone();
         let (bytes, registrations) = self.split();

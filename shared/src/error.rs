@@ -47,14 +47,16 @@ pub enum Error {
         /// Its length.
         bytes: u64,
     },
-    /// A range reaches beyond its source or its destination. Nothing was read.
-    #[error("range {index} ends at byte {end} of {length}, out of bounds; nothing was read")]
+    /// A range reaches beyond its value or the caller's buffer, or is of a key that there isn't. Nothing was read.
+    #[error("range {index} {}; nothing was read", bound.reached_by(*end, *length))]
     OutOfBounds {
         /// Place of the range in the call.
         index: u64,
-        /// Where it ends (saturated).
+        /// What it reaches beyond.
+        bound: Bound,
+        /// Where it ends (saturated); the place of its key.
         end: u64,
-        /// Where its source or destination ends.
+        /// Where the value or the buffer ends; how many keys there are.
         length: u64,
     },
     /// Two ranges would write the same destination bytes. Nothing was read.
@@ -296,6 +298,37 @@ impl std::fmt::Display for Limit {
     }
 }
 
+/// What a range reaches beyond.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Bound {
+    /// The value that it reads from. All that a server says.
+    Value = 0,
+    /// The caller's buffer.
+    Buffer = 1,
+    /// The keys that ranges can be of.
+    Keys = 2,
+}
+
+impl Bound {
+    fn of(number: u64) -> Bound {
+        match number {
+            1 => Bound::Buffer,
+            2 => Bound::Keys,
+            _ => Bound::Value,
+        }
+    }
+
+    fn reached_by(self, end: u64, length: u64) -> String {
+        match self {
+            Bound::Value => format!("ends at byte {end} of a value of {length}"),
+            Bound::Buffer => format!("ends at byte {end} of a buffer of {length}"),
+            Bound::Keys if length == 0 => format!("is of key {end}, and there are no keys"),
+            Bound::Keys => format!("is of key {end}, and keys are 0 to {}", length - 1),
+        }
+    }
+}
+
 /// What [`Error::Malformed`] can complain of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -417,7 +450,7 @@ impl Error {
                 [index, 0, 0, 0]
             }
             Error::InvalidKey { index, bytes } => [index, bytes, 0, 0],
-            Error::OutOfBounds { index, end, length } => [index, end, length, 0],
+            Error::OutOfBounds { index, bound, end, length } => [index, end, length, bound as u64],
             Error::Overlap { index, other } => [index, other, 0, 0],
             Error::BufferTooSmall { index, needed, given } => [index, needed, given, 0],
             Error::ValueTooLarge { bytes, limit } => [bytes, limit, 0, 0],
@@ -457,7 +490,7 @@ impl Error {
             3 => Error::LeaseExpired { index: a },
             4 => Error::EpochChanged,
             5 => Error::InvalidKey { index: a, bytes: b },
-            6 => Error::OutOfBounds { index: a, end: b, length: c },
+            6 => Error::OutOfBounds { index: a, bound: Bound::of(d), end: b, length: c },
             7 => Error::Overlap { index: a, other: b },
             8 => Error::BufferTooSmall { index: a, needed: b, given: c },
             9 => Error::ValueTooLarge { bytes: a, limit: b },
@@ -497,7 +530,7 @@ impl Error {
             Error::AlreadyExists { .. } => Error::AlreadyExists { index },
             Error::LeaseExpired { .. } => Error::LeaseExpired { index },
             Error::InvalidKey { bytes, .. } => Error::InvalidKey { index, bytes },
-            Error::OutOfBounds { end, length, .. } => Error::OutOfBounds { index, end, length },
+            Error::OutOfBounds { bound, end, length, .. } => Error::OutOfBounds { index, bound, end, length },
             Error::BufferTooSmall { needed, given, .. } => Error::BufferTooSmall { index, needed, given },
             Error::WrongShard { owner, asked, .. } => Error::WrongShard { index, owner, asked },
             other => other,
@@ -516,7 +549,7 @@ mod tests {
             Error::LeaseExpired { index: 3 },
             Error::EpochChanged,
             Error::InvalidKey { index: 4, bytes: 1025 },
-            Error::OutOfBounds { index: 5, end: 6, length: 7 },
+            Error::OutOfBounds { index: 5, bound: Bound::Keys, end: 6, length: 7 },
             Error::Overlap { index: 8, other: 9 },
             Error::BufferTooSmall { index: 1, needed: 2, given: 3 },
             Error::ValueTooLarge { bytes: 4, limit: 5 },

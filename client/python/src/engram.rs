@@ -13,7 +13,13 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use smallvec::SmallVec;
 
-/// The Engram tables of one layer.
+/// The Engram tables of one layer, one for each head. Look-ups read through a cached snapshot and ask no server. Threads may share it.
+///
+/// ``table_vocab_sizes``: rows of each head's table. A row is ``row_bytes`` bytes, or ``embedding_dim`` elements of ``dtype``, named as torch does. Without a client
+/// it has metadata only. ``EngramError`` for what can't be; asks nothing and doesn't block.
+///
+/// The keys are ``engram:l{layer}:h{head}`` and name neither model nor dtype: of a stored table nothing but its size in bytes is compared. Models whose tables
+/// may be of one size need a tenant each, or a store.
 #[pyclass(module = "lanner", frozen, weakref, subclass)]
 pub struct EngramStore {
     client: Option<Py<Client>>,
@@ -72,12 +78,17 @@ impl EngramStore {
         Ok(EngramStore { client, config, store: ForkSafe::new(store) })
     }
 
+    /// Stores all tables, one buffer for each head, row after row; or none: ``AlreadyExists`` if one is there. ``EngramError`` for a table of another
+    /// size than is configured.
     fn populate(&self, py: Python<'_>, tables: Vec<Bound<'_, PyAny>>) -> PyResult<()> {
         let exports = tables.iter().map(Export::of).collect::<PyResult<Vec<_>>>()?;
         let (store, tables) = (self.ours(py)?, exports.iter().map(Export::bytes).collect::<Vec<_>>());
         py.detach(|| store.populate(&tables)).or_raise(py)
     }
 
+    /// Reads the rows of ``row_ids``, an int64 array or nested lists of shape [B, L, H], to the buffer ``out`` of shape [B, L, H, row], which is exactly as
+    /// large. At most one lease old; with ``checked`` as it is now. ``EngramError`` names the id that is out of range, or a stored table of another size;
+    /// ``MissingTables``. Over shared memory it doesn't wait for a server while the lease lasts.
     #[pyo3(signature = (row_ids, out, *, checked = false))]
     fn lookup_into(
         &self,
@@ -98,27 +109,32 @@ impl EngramStore {
         outcome.or_raise(py)
     }
 
+    /// Removes the tables and returns how many there were. Without ``force`` not if one has another size than is configured (``EngramError``).
     #[pyo3(signature = (*, force = false))]
     fn remove_from_store(&self, py: Python<'_>, force: bool) -> PyResult<usize> {
         let store = self.ours(py)?;
         py.detach(|| store.remove_from_store(force)).or_raise(py)
     }
 
+    /// The layer's number.
     #[getter]
     fn layer(&self) -> u32 {
         self.config.layer
     }
 
+    /// How many heads, and tables, there are.
     #[getter]
     fn heads(&self) -> usize {
         self.config.table_vocab_sizes.len()
     }
 
+    /// Rows of each head's table.
     #[getter]
     fn table_vocab_sizes(&self) -> Vec<u64> {
         self.config.table_vocab_sizes.clone()
     }
 
+    /// Length of a row in bytes.
     #[getter]
     fn row_bytes(&self) -> u64 {
         self.config.row.bytes()
@@ -133,7 +149,7 @@ impl EngramStore {
         }
     }
 
-    /// The type of a row's elements, if its format says so; else `uint8`.
+    /// The type of a row's elements, if its format says so; else ``uint8``.
     #[getter]
     fn dtype(&self) -> &'static str {
         match self.config.row {
@@ -142,13 +158,14 @@ impl EngramStore {
         }
     }
 
+    /// The key of each head's table.
     #[getter]
     fn keys(&self) -> Vec<String> {
         (0..self.config.table_vocab_sizes.len()).map(|head| self.config.key(head)).collect()
     }
 }
 
-/// The Engram tables of many layers, looked up in one batch.
+/// The Engram tables of several layers, looked up in one batch. ``stores`` say which, in their order. Threads may share it.
 #[pyclass(module = "lanner", frozen, weakref)]
 pub struct EngramSet {
     client: Py<Client>,
@@ -166,6 +183,7 @@ impl EngramSet {
         Ok(EngramSet { client, layers, set: ForkSafe::new(set) })
     }
 
+    /// ``row_ids`` has ids for each layer, as for ``EngramStore.lookup_into``; ``out`` gets the rows of the first layer, then those of the second, and so on.
     #[pyo3(signature = (row_ids, out, *, checked = false))]
     fn lookup_into(
         &self,
@@ -196,6 +214,7 @@ impl EngramSet {
         py.detach(|| set.lookup_into(&rows, target, freshness)).or_raise(py)
     }
 
+    /// The layers' numbers.
     #[getter]
     fn layers(&self) -> Vec<u32> {
         self.layers.iter().map(|layer| layer.layer).collect()

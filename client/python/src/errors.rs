@@ -16,6 +16,13 @@ pub fn item(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     made(py, "of_code", error.code(), error.to_string(), &fields(error))
 }
 
+/// The exception for an error that the client met while it connected to one of these servers, to be raised.
+pub fn of_servers(py: Python<'_>, error: &Error, servers: &[Box<str>]) -> PyErr {
+    let who = if servers.len() == 1 { "" } else { "one of " };
+    let text = format!("{who}{}: {error}", servers.join(", "));
+    made(py, "of_code", error.code(), text, &[]).unwrap_or_else(|raised| raised)
+}
+
 /// The numbers of an error that a program acts upon; the rest is in its text.
 fn fields(error: &Error) -> Vec<(&'static str, u64)> {
     match *error {

@@ -37,6 +37,14 @@ impl<'py> FromPyObject<'_, 'py> for Key {
     }
 }
 
+/// A list of keys. A single one, which is a sequence of characters, too, isn't meant.
+pub fn keys_of(object: &Bound<'_, PyAny>) -> PyResult<Vec<Key>> {
+    if object.is_instance_of::<PyString>() || object.is_instance_of::<PyBytes>() {
+        return Err(PyTypeError::new_err("keys are a list of str or bytes, and this is one key: give [key]"));
+    }
+    object.extract()
+}
+
 impl Key {
     /// The prefix of all keys.
     pub fn empty() -> Key {

@@ -9,7 +9,7 @@ use crate::buffer::Export;
 use crate::client::{Client, Options, check_lengths, read, stored};
 use crate::errors::OrRaise;
 use crate::fork::Owned;
-use crate::keys::Key;
+use crate::keys::{Key, keys_of};
 use crate::outcomes::{BadKeys, found};
 use crate::ranges::ranges_of;
 use crate::snapshot::Snapshot;
@@ -20,7 +20,9 @@ use pyo3::types::{PyList, PyMemoryView};
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Memory of a Python object that is registered with RDMA devices, and held in its place for as long as this lives.
+/// Memory that devices read to and put from directly, made by ``Client.register``. The memory can't be resized meanwhile, and servers of the client can read
+/// it. Places are ``(start, length)`` in bytes, ``ValueError`` for those outside it. Threads may share it, but one call waits for the other. After a fork the
+/// child registers anew, and so does who has closed it (``RuntimeError``).
 #[pyclass(module = "lanner", frozen, weakref)]
 pub struct Registered {
     // Declared before the view: what is registered ends before the memory is let go.
@@ -91,22 +93,25 @@ impl Registered {
         self.with(py, |memory| memory.registration() == Registration::WithDevice)
     }
 
+    /// Length of the memory in bytes.
     #[getter]
     fn nbytes(&self) -> usize {
         self.bytes
     }
 
+    /// ``Client.get_into`` to ``length`` bytes from ``start`` on.
     fn get_into(&self, py: Python<'_>, key: Key, start: usize, length: usize) -> PyResult<Option<u64>> {
         let place = self.ranges(&[(start, length)])?.remove(0);
         let outcome = self.with(py, |memory| memory.get_into(key.as_ref(), place))?;
         found(py, outcome)
     }
 
+    /// ``Client.get_into_batch`` to places that don't overlap.
     #[pyo3(signature = (keys, places, *, return_exceptions = false))]
     fn get_into_batch<'py>(
         &self,
         py: Python<'py>,
-        keys: Vec<Key>,
+        #[pyo3(from_py_with = keys_of)] keys: Vec<Key>,
         places: Vec<Place>,
         return_exceptions: bool,
     ) -> PyResult<Bound<'py, PyList>> {
@@ -117,12 +122,13 @@ impl Registered {
         read(py, bad.merged(outcomes.or_raise(py)?), return_exceptions)
     }
 
+    /// ``Client.put_batch`` (with ``replace``: ``upsert_batch``) of the bytes at each place.
     #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     #[pyo3(signature = (keys, places, *, replace = false, ttl = None, pin = None, group = None, return_exceptions = false))]
     fn put_batch<'py>(
         &self,
         py: Python<'py>,
-        keys: Vec<Key>,
+        #[pyo3(from_py_with = keys_of)] keys: Vec<Key>,
         places: Vec<Place>,
         replace: bool,
         ttl: Option<f64>,
@@ -142,6 +148,7 @@ impl Registered {
         stored(py, bad.merged(outcomes.or_raise(py)?), return_exceptions)
     }
 
+    /// ``Snapshot.read_into`` this memory.
     #[pyo3(signature = (snapshot, ranges, *, checked = false))]
     fn read_from_snapshot(
         &self,
@@ -155,7 +162,7 @@ impl Registered {
         self.with(py, |memory| memory.read_ranges_from_snapshot(&held, &ranges, freshness))?.or_raise(py)
     }
 
-    /// Ends the registration; the memory can be resized and freed again.
+    /// Ends the registration, when the call that uses it has returned; the memory can be resized and freed again. It ends by itself when nobody refers to this any more.
     fn close(&self, py: Python<'_>) {
         py.detach(|| drop(lock(&self.memory).take()));
         drop(lock(&self.view).take());

@@ -10,7 +10,8 @@ use lanner_client::{Clock, Error, Freshness, Snapshot as RustSnapshot};
 use pyo3::prelude::*;
 use std::time::Duration;
 
-/// Leased descriptors of a set of objects, prepared once and read from many times without asking a server. Threads may share it.
+/// Leased descriptors of a set of objects, made by ``Client.prepare_snapshot`` and ``Client.match_chain``: prepared once and read from many times without
+/// asking a server. Reads see the versions that were leased. Threads may share it.
 #[pyclass(module = "lanner", frozen, weakref)]
 pub struct Snapshot {
     client: Py<Client>,
@@ -45,6 +46,10 @@ impl Snapshot {
 
 #[pymethods]
 impl Snapshot {
+    /// Reads ranges through the snapshot and nothing else, to ``buffer``; ranges as for ``Client.read_ranges``, their key index being a place in the
+    /// snapshot. ``Stale`` if the lease ended before the read was done, or, with ``checked``, if an object has been replaced: then nothing counts as read. With
+    /// ``refresh`` it asks the servers again when that is due, and once more after ``Stale``. ``InvalidArgument`` with the ``index`` of a range that is out of
+    /// bounds, before anything is read. Over shared memory it doesn't wait for a server.
     #[pyo3(signature = (ranges, buffer, *, checked = false, refresh = false))]
     fn read_into(
         &self,
@@ -79,6 +84,7 @@ impl Snapshot {
         }
     }
 
+    /// Asks again for all keys: new versions, new leases. If that fails (``NotFound`` with the ``index`` of a key that is gone) the snapshot stays as it was.
     fn refresh(&self, py: Python<'_>) -> PyResult<()> {
         let client = self.client.get().ours(py)?;
         let fresh = py.detach(|| client.prepare_snapshot(&self.keys)).or_raise(py)?;
@@ -86,12 +92,13 @@ impl Snapshot {
         Ok(())
     }
 
+    /// Whether the middle of the lease window that remained when it was made has passed.
     #[getter]
     fn needs_refresh(&self) -> bool {
         self.snapshot.ours().is_none_or(|snapshot| snapshot.needs_refresh(Clock.now()))
     }
 
-    /// Seconds until the earliest lease ends.
+    /// Seconds until the earliest lease ends; 0 if one has.
     #[getter]
     fn remaining(&self) -> f64 {
         self.snapshot
@@ -100,6 +107,7 @@ impl Snapshot {
             .as_secs_f64()
     }
 
+    /// Length of the value of the key at ``index`` in bytes. ``IndexError`` if there is no such key. Doesn't block.
     fn value_bytes(&self, py: Python<'_>, index: usize) -> PyResult<u64> {
         let bytes = self.snapshot.ours().map(|snapshot| snapshot.value_bytes(index));
         match bytes {

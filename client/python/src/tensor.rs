@@ -14,7 +14,8 @@ use pyo3::types::PyInt;
 use std::ops::Range;
 use std::sync::Mutex;
 
-/// A tensor in the store, cut along one axis into parts that different ranks write.
+/// A tensor in the store, cut along one axis into parts that different ranks write and of which any rank reads any partition. Made by ``create`` and ``open``.
+/// Threads may share it.
 #[pyclass(module = "lanner", frozen, weakref)]
 pub struct ShardedTensor {
     client: Py<Client>,
@@ -38,6 +39,8 @@ impl ShardedTensor {
 
 #[pymethods]
 impl ShardedTensor {
+    /// Announces a tensor; every rank may do it. ``dtype`` as torch names it. ``parts``: how many of equal length (the first are longer by one if need be), or
+    /// the length of each along ``split_axis``; 1 to 4096. ``TensorError`` if there can't be such a tensor, or the name stands for another one.
     #[staticmethod]
     #[pyo3(signature = (client, name, dtype, shape, *, split_axis = 0, parts))]
     fn create(
@@ -62,6 +65,7 @@ impl ShardedTensor {
         Ok(ShardedTensor::of(client, tensor))
     }
 
+    /// The tensor of this name; ``MissingParts`` if there is none.
     #[staticmethod]
     fn open(client: &Bound<'_, Client>, name: &str) -> PyResult<ShardedTensor> {
         let (py, ours) = (client.py(), client.get().ours(client.py())?);
@@ -69,20 +73,25 @@ impl ShardedTensor {
         Ok(ShardedTensor::of(client, tensor))
     }
 
+    /// Stores part ``part``, row-major, in place of the one that may be there. ``TensorError`` if there is no such part, or ``data`` isn't exactly as large.
     fn write_part(&self, py: Python<'_>, part: usize, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let export = Export::of(data)?;
         let (tensor, bytes) = (self.ours(py)?, export.bytes());
         py.detach(|| tensor.write_part(part, bytes)).or_raise(py)
     }
 
+    /// The whole tensor, to be read. Reads nothing yet.
     fn whole(this: &Bound<'_, ShardedTensor>) -> PyResult<TensorSlice> {
         TensorSlice::of(this, 0, |tensor| tensor.whole())
     }
 
+    /// The indices ``start`` to ``end`` (without it) along ``axis``, to be read. Computes which bytes of which parts those are; reads nothing yet and doesn't block.
+    /// ``TensorError`` if they aren't in the tensor, or lie in more pieces than can be listed (16777216).
     fn slice(this: &Bound<'_, ShardedTensor>, axis: usize, start: u64, end: u64) -> PyResult<TensorSlice> {
         TensorSlice::of(this, axis, |tensor| tensor.slice(axis, start, end))
     }
 
+    /// Part ``index`` of the tensor cut evenly into ``count`` along ``axis``, whoever wrote it; as ``slice``.
     fn partition(
         this: &Bound<'_, ShardedTensor>,
         axis: usize,
@@ -92,31 +101,37 @@ impl ShardedTensor {
         TensorSlice::of(this, axis, |tensor| tensor.partition(axis, count, index))
     }
 
+    /// Removes the tensor and its parts; whether there was one.
     fn remove(&self, py: Python<'_>) -> PyResult<bool> {
         let tensor = self.ours(py)?;
         py.detach(|| RustTensor::clone(&tensor).remove()).or_raise(py)
     }
 
+    /// Its name.
     #[getter]
     fn name(&self) -> &str {
         &self.spec.name
     }
 
+    /// The type of its elements, as torch names it.
     #[getter]
     fn dtype(&self) -> &'static str {
         self.spec.dtype.name()
     }
 
+    /// Its length along each axis.
     #[getter]
     fn shape(&self) -> Vec<u64> {
         self.spec.shape.clone()
     }
 
+    /// The axis that it's cut along.
     #[getter]
     fn split_axis(&self) -> usize {
         self.spec.split_axis
     }
 
+    /// The length of each part along that axis.
     #[getter]
     fn part_lengths(&self) -> Vec<u64> {
         self.spec.part_lengths.clone()

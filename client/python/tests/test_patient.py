@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 
 import pytest
@@ -79,6 +80,14 @@ def test_nobody_waits_for_the_thread_that_connects(monkeypatch):
     may_end.set()
     thread.join()
     assert client.get("k") == "k" and world.tries == 2
+
+
+def test_a_copy_is_the_same_client(monkeypatch):
+    """It asked itself for its fields for ever."""
+    world = World(monkeypatch)
+    client = patient.PatientClient("lanner://h:1", world.clock)
+    world.is_up, world.now = True, 1.0
+    assert copy.copy(client).get("k") == "k"
 
 
 def test_what_is_no_url_is_refused_at_once():

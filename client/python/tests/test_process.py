@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -326,6 +327,20 @@ def test_a_server_that_is_not_there_is_named():
         lanner.Client("http://127.0.0.1")
 
 
+def test_a_server_that_is_not_understood_is_named(server):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = "127.0.0.1:%d" % other.getsockname()[1]
+        answer = threading.Thread(target=lambda: other.accept()[0].sendall(b"HTTP/1.1 400 Bad Request\r\n" * 100), daemon=True)
+        answer.start()
+        with pytest.raises(lanner.ConnectionFailed, match=f"{address}: .*not a Lanner handshake") as raised:
+            lanner.Client(f"lanner://{address}?timeout=1s")
+        answer.join()
+    assert raised.value.code == 18
+    with pytest.raises(lanner.ConnectionFailed, match=f"{server.fields['listen']}: .*refused tenant") as raised:
+        lanner.Client(server.url() + "&tenant=nobody&token=wrong")
+    assert raised.value.code == 17
+
+
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_a_server_that_was_killed_comes_back(transport):
     server = Server("--memory", "64MiB")
@@ -413,7 +428,7 @@ def test_a_store_that_is_full_says_so(own_server):
 def test_no_exception_of_the_tree_is_unknown():
     from lanner import errors
 
-    for code in range(1, 24):
+    for code in range(1, 26):
         error = errors.of_code(code, "text")
         assert type(error) is not lanner.LannerError and error.code == code, f"code {code} has no class"
     assert type(errors.of_code(99, "text")) is lanner.LannerError

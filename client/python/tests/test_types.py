@@ -67,6 +67,17 @@ def test_programs_are_checked(tmp_path):
     assert lines == {4, 5, 6, 7, 8}, done.stdout
 
 
+def test_every_call_says_what_it_does():
+    """``help`` shows what the docstrings of the module say; the stubs repeat none."""
+    classes = [each for each in vars(lanner._lanner).values() if isinstance(each, type)]
+    assert len(classes) == 7
+    silent = [
+        f"{each.__name__}.{name}" for each in classes for name, member in vars(each).items() if not name.startswith("_") and not member.__doc__
+    ]
+    assert not silent and all(each.__doc__ for each in [*classes, lanner.EngramStore, lanner.stored_keys])
+    assert (PACKAGE / "_lanner.pyi").read_text().count('"""') == 2
+
+
 @pytest.mark.parametrize("plain, awaited", [(lanner.Client, aio.Client), (lanner.Snapshot, aio.Snapshot)])
 def test_asyncio_has_every_call_and_its_arguments(plain, awaited):
     for name in dir(plain):

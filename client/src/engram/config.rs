@@ -46,7 +46,8 @@ impl EngramConfig {
         format!("engram:l{}", self.layer)
     }
 
-    /// The key of a head's table.
+    /// The key of a head's table. It names neither a model nor a dtype: a stored table of the same size in bytes is taken for this one, whatever
+    /// it holds. Models that may have such tables need a tenant or a store each.
     #[must_use]
     pub fn key(&self, head: usize) -> String {
         format!("engram:l{}:h{head}", self.layer)

@@ -2,7 +2,7 @@
 //!
 //! A layer has a table for each head, stored as one object each under `engram:l{layer}:h{head}`, all in the epoch group
 //! `engram:l{layer}`. A look-up reads rows through a cached snapshot: it asks no server, and over shared memory it makes no
-//! system call and allocates nothing.
+//! system call and allocates nothing. Of a stored table its size in bytes is compared, and nothing else: see [`EngramConfig::key`].
 //!
 //! | type | for |
 //! |---|---|

@@ -1,5 +1,6 @@
 //! Ranges of a read, and whether they may be read at all: checked as a whole before the first byte is.
 
+use lanner_shared::error::Bound;
 use lanner_shared::{Error, Result};
 
 /// Bytes of one object, and where they go in the caller's buffer.
@@ -58,21 +59,23 @@ impl Ranges for [Range] {
 /// destination of `destination_bytes`, and that no two write the same byte.
 pub(crate) fn check<R: Ranges + ?Sized>(
     ranges: &R,
+    keys: usize,
     destination_bytes: u64,
     value_bytes: impl Fn(u32) -> Option<u64>,
 ) -> Result<()> {
     let mut is_ascending = true;
     let mut last_end = 0;
     for (index, range) in ranges.iter().enumerate() {
-        let beyond = |end: u64, length| Error::OutOfBounds { index: index as u64, end, length };
-        let limit = value_bytes(range.key).ok_or(beyond(u64::from(range.key), 0))?;
+        let beyond = |bound, end, length| Error::OutOfBounds { index: index as u64, bound, end, length };
+        let no_key = || beyond(Bound::Keys, u64::from(range.key), keys as u64);
+        let limit = value_bytes(range.key).ok_or_else(no_key)?;
         let source_end = range.source_offset.saturating_add(range.length);
         if source_end > limit {
-            return Err(beyond(source_end, limit));
+            return Err(beyond(Bound::Value, source_end, limit));
         }
         let end = range.destination_offset.saturating_add(range.length);
         if end > destination_bytes {
-            return Err(beyond(end, destination_bytes));
+            return Err(beyond(Bound::Buffer, end, destination_bytes));
         }
         is_ascending &= range.destination_offset >= last_end;
         last_end = end;
@@ -106,28 +109,26 @@ mod tests {
     }
 
     fn checked(ranges: &[Range]) -> Result<()> {
-        check(ranges, 100, |key| (key == 0).then_some(50))
+        check(ranges, 1, 100, |key| (key == 0).then_some(50))
     }
 
     #[test]
     fn what_is_refused_names_the_range() {
         assert_eq!(checked(&[]), Ok(()));
         assert_eq!(checked(&[range(0, 50, 50), range(0, 50, 0)]), Ok(()));
-        assert_eq!(
-            checked(&[range(49, 1, 0), range(49, 2, 1)]),
-            Err(Error::OutOfBounds { index: 1, end: 51, length: 50 })
-        );
-        assert_eq!(checked(&[range(0, 2, 99)]), Err(Error::OutOfBounds { index: 0, end: 101, length: 100 }));
-        assert_eq!(
-            checked(&[range(u64::MAX, 2, 0)]),
-            Err(Error::OutOfBounds { index: 0, end: u64::MAX, length: 50 })
-        );
-        assert_eq!(
-            checked(&[range(0, 2, u64::MAX)]),
-            Err(Error::OutOfBounds { index: 0, end: u64::MAX, length: 100 })
-        );
         let no_such_key = Range { key: 9, ..range(0, 1, 0) };
-        assert_eq!(checked(&[no_such_key]), Err(Error::OutOfBounds { index: 0, end: 9, length: 0 }));
+        for (ranges, says) in [
+            (vec![range(49, 1, 0), range(49, 2, 1)], "range 1 ends at byte 51 of a value of 50"),
+            (vec![range(0, 2, 99)], "range 0 ends at byte 101 of a buffer of 100"),
+            (vec![range(u64::MAX, 2, 0)], "range 0 ends at byte 18446744073709551615 of a value of 50"),
+            (vec![range(0, 2, u64::MAX)], "range 0 ends at byte 18446744073709551615 of a buffer of 100"),
+            (vec![no_such_key], "range 0 is of key 9, and keys are 0 to 0"),
+        ] {
+            let error = checked(&ranges).unwrap_err().to_string();
+            assert_eq!(error, format!("{says}; nothing was read"));
+        }
+        let of_none = check(&[no_such_key][..], 0, 100, |_| None).unwrap_err().to_string();
+        assert_eq!(of_none, "range 0 is of key 9, and there are no keys; nothing was read");
         assert_eq!(
             checked(&[range(0, 5, 10), range(0, 5, 0), range(0, 5, 4)]),
             Err(Error::Overlap { index: 1, other: 2 })

@@ -4,6 +4,7 @@ use super::Request;
 use super::replies::Replies;
 use crate::memory::slots::{Generation, SlotId};
 use crate::shard::{FoundList, ListQuestion, WARMED_KEYS};
+use lanner_shared::error::Bound;
 use lanner_shared::wire::{Opcode, body, read_ranges};
 use lanner_shared::{Error, KeyHash, Result};
 
@@ -17,7 +18,7 @@ pub(super) fn answer(request: &mut Request<'_>, replies: &mut Replies) -> Result
         let length = found[range.key.get() as usize].value_bytes.get();
         let end = range.source_offset.get().saturating_add(range.length.get());
         if end > length {
-            return Err(Error::OutOfBounds { index: index as u64, end, length });
+            return Err(Error::OutOfBounds { index: index as u64, bound: Bound::Value, end, length });
         }
         payload_bytes = payload_bytes.saturating_add(range.length.get());
     }

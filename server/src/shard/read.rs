@@ -4,6 +4,7 @@
 use super::Shard;
 use super::stats::PREFIX_CLASS_BLOCKS;
 use crate::memory::slots::{Generation, Life, SlotId};
+use lanner_shared::error::Bound;
 use lanner_shared::time::Instant;
 use lanner_shared::{Error, Result};
 
@@ -35,7 +36,7 @@ impl Shard {
             Some(end) if end <= extent.byte_len() => Ok(()),
             _ => {
                 let end = end.unwrap_or(u64::MAX);
-                Err(Error::OutOfBounds { index: 0, end, length: extent.byte_len() })
+                Err(Error::OutOfBounds { index: 0, bound: Bound::Value, end, length: extent.byte_len() })
             }
         }
     }

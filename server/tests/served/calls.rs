@@ -2,6 +2,7 @@
 
 use crate::support::{TestServer, transports};
 use lanner_client::{Client, ClientConfig, Error, Freshness, Pending, PutOptions, Range};
+use lanner_shared::error::Bound;
 use lanner_shared::time::Clock;
 use lanner_shared::wire::MAX_BATCH;
 use std::task::Poll;
@@ -205,7 +206,7 @@ fn ranges_are_read_through_a_snapshot_and_without() {
         assert_eq!(read[1500..1510], value(9, 1000)[..10]);
 
         let beyond = [range(0, 0, 1, 0), range(0, 999, 2, 10)];
-        let error = Error::OutOfBounds { index: 1, end: 1001, length: 1000 };
+        let error = Error::OutOfBounds { index: 1, bound: Bound::Value, end: 1001, length: 1000 };
         assert_eq!(client.read_ranges(&keys, &beyond, &mut read), Err(error.clone()));
         assert_eq!(
             client.read_ranges_from_snapshot(&snapshot, &beyond, &mut read, Freshness::Lease),

@@ -41,13 +41,14 @@ pub fn decode(status: u16, body: &[u8]) -> Result<Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Bound;
     use crate::key::ShardId;
     use crate::wire::{Opcode, header::HEADER_BYTES};
 
     #[test]
     fn an_error_reply_carries_the_error_and_the_request_id() {
         let request = Header::request(Opcode::Get, ShardId(3), 77, 5);
-        let error = Error::OutOfBounds { index: 4, end: 10, length: 9 };
+        let error = Error::OutOfBounds { index: 4, bound: Bound::Value, end: 10, length: 9 };
         let mut frame = Vec::new();
         append_reply(&mut frame, &request, &error, 9, 1);
         let header = Header::decode(frame[..HEADER_BYTES].try_into().unwrap(), 1).unwrap();

@@ -8,7 +8,8 @@ b'hello'
 >>> client.get("nothing") is None
 True
 
-What each call does, blocks on and raises stands in the stubs (``_lanner.pyi``); ``docs/python.md`` of the repository is the introduction.
+What each call does, blocks on and raises says ``help(lanner.Client)``; the coroutines are in ``lanner.aio``, which is imported by name. ``docs/python.md`` of the
+repository is the introduction.
 """
 
 from . import errors

@@ -7,7 +7,7 @@
     |-- Stale                             nothing was read: refresh the snapshot and read again
     |-- Busy                              the server can't now: try again later
     |-- ConnectionFailed (ConnectionError)
-    |   |-- Timeout (TimeoutError)
+    |   |-- Timeout (TimeoutError)        a change may or may not have taken place, or takes place yet
     |   `-- OutcomeUnknown                the change may or may not have taken place
     `-- SystemFailed (OSError)
 
@@ -54,11 +54,11 @@ class Busy(LannerError):
 
 
 class ConnectionFailed(LannerError, ConnectionError):
-    """No connection (13; over RDMA alone: 24), or one that ended (14), or a peer that can't be understood (16, 17, 18, 19)."""
+    """No connection (13; over RDMA alone: 24, 25), or one that ended (14), or a peer that can't be understood (16, 17, 18, 19)."""
 
 
 class Timeout(ConnectionFailed, TimeoutError):
-    """No answer in time."""
+    """No answer in time. A change that was under way may have taken place, or take place yet: what the server has got by then, it does."""
 
 
 class OutcomeUnknown(ConnectionFailed):
@@ -110,6 +110,7 @@ _OF_CODE: dict[int, type[LannerError]] = {
     21: InvalidArgument,
     22: SystemFailed,
     23: Busy,
+    25: ConnectionFailed,
 }
 
 

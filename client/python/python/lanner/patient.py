@@ -49,6 +49,9 @@ class PatientClient:
         call(self._client)
 
     def __getattr__(self, name: str) -> Any:
+        # An object that is being copied has no fields yet, and is asked for methods that there needn't be.
+        if name.startswith("_"):
+            raise AttributeError(name)
         if self._client is not None:
             return getattr(self._client, name)
         if not hasattr(_lanner.Client, name):
