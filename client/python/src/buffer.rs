@@ -7,7 +7,7 @@
 //! The buffer protocol is part of the limited C interface from Python 3.11 on only. Its functions and the layout of `Py_buffer` have been
 //! the same since 3.0, so they are declared here, and one wheel serves 3.10, too.
 
-use pyo3::exceptions::{PyBufferError, PyImportError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyBufferError, PyException, PyImportError, PyTypeError, PyValueError};
 use pyo3::ffi::{Py_ssize_t, PyObject};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -230,7 +230,10 @@ fn view_of_tensor<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>
         ));
     }
     let detached = tensor.call_method0(intern!(py, "detach"))?;
-    detached.call_method0(intern!(py, "numpy")).or_else(|_| {
+    detached.call_method0(intern!(py, "numpy")).or_else(|error| {
+        if !error.is_instance_of::<PyException>(py) {
+            return Err(error); // a signal's, for one
+        }
         numpy(py)?;
         if tensor.getattr(intern!(py, "is_quantized"))?.is_truthy()? {
             return Err(PyBufferError::new_err(
@@ -254,10 +257,11 @@ fn view_of_tensor<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>
 }
 
 fn numpy(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
-    py.import(intern!(py, "numpy")).map_err(|_| {
-        PyImportError::new_err(
+    py.import(intern!(py, "numpy")).map_err(|error| match error.is_instance_of::<PyImportError>(py) {
+        true => PyImportError::new_err(
             "numpy isn't installed, and tensors of torch and DLPack are read and written through it: pip install numpy (or lanner[numpy])",
-        )
+        ),
+        false => error,
     })
 }
 

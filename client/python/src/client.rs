@@ -5,7 +5,7 @@ use crate::buffer::{self, Export};
 use crate::errors::{OrRaise, of_servers};
 use crate::fork::{ForkSafe, Held};
 use crate::interrupt;
-use crate::keys::{Key, keys_of};
+use crate::keys::{Key, buffers_of, keys_of};
 use crate::outcomes::{BadKeys, found, list_of};
 use crate::ranges::ranges_of;
 use crate::registered::Registered;
@@ -185,7 +185,7 @@ impl Client {
         &self,
         py: Python<'py>,
         #[pyo3(from_py_with = keys_of)] keys: Vec<Key>,
-        values: Vec<Bound<'py, PyAny>>,
+        #[pyo3(from_py_with = buffers_of)] values: Vec<Bound<'py, PyAny>>,
         ttl: Option<f64>,
         pin: Option<&str>,
         group: Option<Key>,
@@ -201,7 +201,7 @@ impl Client {
         &self,
         py: Python<'py>,
         #[pyo3(from_py_with = keys_of)] keys: Vec<Key>,
-        values: Vec<Bound<'py, PyAny>>,
+        #[pyo3(from_py_with = buffers_of)] values: Vec<Bound<'py, PyAny>>,
         ttl: Option<f64>,
         pin: Option<&str>,
         group: Option<Key>,
@@ -248,7 +248,7 @@ impl Client {
         &self,
         py: Python<'py>,
         #[pyo3(from_py_with = keys_of)] keys: Vec<Key>,
-        buffers: Vec<Bound<'py, PyAny>>,
+        #[pyo3(from_py_with = buffers_of)] buffers: Vec<Bound<'py, PyAny>>,
         return_exceptions: bool,
     ) -> PyResult<Bound<'py, PyList>> {
         check_lengths(keys.len(), buffers.len(), "buffers")?;
@@ -409,7 +409,7 @@ impl Client {
         py: Python<'py>,
         #[pyo3(from_py_with = keys_of)] keys: Vec<Key>,
         start: usize,
-        values: Vec<Bound<'py, PyAny>>,
+        #[pyo3(from_py_with = buffers_of)] values: Vec<Bound<'py, PyAny>>,
         ttl: Option<f64>,
         pin: Option<&str>,
         group: Option<Key>,

@@ -45,6 +45,16 @@ pub fn keys_of(object: &Bound<'_, PyAny>) -> PyResult<Vec<Key>> {
     object.extract()
 }
 
+/// A list of buffers, one for each key.
+pub fn buffers_of<'py>(object: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    if object.is_instance_of::<PyString>() || object.is_instance_of::<PyBytes>() {
+        return Err(PyTypeError::new_err(
+            "buffers are a list, one for each key, and this is one: give [buffer]",
+        ));
+    }
+    object.extract()
+}
+
 impl Key {
     /// The prefix of all keys.
     pub fn empty() -> Key {

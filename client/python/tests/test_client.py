@@ -109,6 +109,8 @@ def test_a_batch_keeps_its_places(client, name):
         client.get_into_batch(keys[:2], small)
     size, error = client.get_into_batch(keys[:2], small, return_exceptions=True)
     assert size == 100 and isinstance(error, lanner.InvalidArgument) and error.index == 1
+    with pytest.raises(TypeError, match=r"give \[buffer\]"):
+        client.put_batch(keys[:2], b"ab")
     for call, others in ((client.get_into_batch, [bytearray(1)]), (client.put_batch, [b""])):
         with pytest.raises(ValueError, match="2 keys and 1"):
             call(keys[:2], others)

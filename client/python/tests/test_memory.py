@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import time
 import weakref
@@ -148,6 +149,11 @@ def test_what_has_only_dlpack(client, name):
         def __dlpack_device__(self):
             return self.inner.__dlpack_device__()
 
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setitem(sys.modules, "numpy", None)  # as if it weren't installed
+        for call in (lambda: client.upsert(name, OnlyDlpack(None)), lambda: lanner.EngramStore(None, 1, [2], row_bytes=1).lookup([[[1]]])):
+            with pytest.raises(ImportError, match=r"lanner\[numpy\]"):
+                call()
     client.upsert(name, OnlyDlpack(np.arange(3.0)))
     target = np.zeros(3)
     assert client.get_into(name, OnlyDlpack(target)) == 24

@@ -74,7 +74,8 @@ def test_every_call_says_what_it_does():
     silent = [
         f"{each.__name__}.{name}" for each in classes for name, member in vars(each).items() if not name.startswith("_") and not member.__doc__
     ]
-    assert not silent and all(each.__doc__ for each in [*classes, lanner.EngramStore, lanner.stored_keys])
+    calls = [member for each in (aio.Client, aio.Snapshot) for name, member in vars(each).items() if not name.startswith("_")]
+    assert not silent and all(each.__doc__ for each in [*classes, *calls, lanner.EngramStore, lanner.stored_keys])
     assert (PACKAGE / "_lanner.pyi").read_text().count('"""') == 2
 
 

@@ -238,9 +238,11 @@ class Snapshot:
         self._client = client
 
     async def read_into(self, ranges: Ranges, buffer: Buffer, *, checked: bool = False, refresh: bool = False) -> None:
+        """``lanner.Snapshot.read_into``."""
         await self._client.run(self.snapshot.read_into, ranges, buffer, checked=checked, refresh=refresh)
 
     async def refresh(self) -> None:
+        """``lanner.Snapshot.refresh``."""
         await self._client.run(self.snapshot.refresh)
 
     @property
