@@ -19,6 +19,8 @@ def contiguous(value: Any) -> memoryview:
     """The bytes of a value as they are to be stored: those of its memory, whatever the order of its axes; elements that lie apart are put
     together, in row-major order."""
     view = memoryview(value)
+    if view.c_contiguous and "O" not in view.format:
+        return view
     # Every other section of a format is the name of a field.
     if any("O" in types for types in view.format.split(":")[::2]):
         raise TypeError("the value holds Python's objects, which mean nothing outside this process: give their contents")

@@ -106,8 +106,10 @@ class MooncakeDistributedStore(SessionCalls, TensorCalls, AbsentCalls):
                 return INVALID_PARAMS
             call = self.client.upsert_batch if replace else self.client.put_batch
             outcomes = call(keys, views, pin=pin_of(config, len(keys)), return_exceptions=True)
-            failed = next((outcome for outcome in outcomes if isinstance(outcome, Exception)), None)
-            return OK if failed is None else code_of(failed)
+            for outcome in outcomes:
+                if isinstance(outcome, Exception):
+                    return code_of(outcome)
+            return OK
         except CODED as error:
             return code_of(error)
 
