@@ -204,6 +204,11 @@ def test_tensors_that_are_not_stored_are_answered_one_by_one(store):
         assert store.put_tensor("b", bad) == store.put_tensor_with_tp("b", bad, 0, 3) == -600
         assert store.batch_upsert_tensor(["b", "g"], [bad, good]) == [-600, 0]
     assert store.is_exist("b") == 0 and torch.equal(store.get_tensor("g"), good)
+    # As many group_ids as objects, not as parts.
+    groups = mooncake.ReplicateConfig(group_ids=["a", "b"])
+    assert store.batch_pub_tensor(["p1", "p2"], [good, good], groups) == store.batch_pub_tensor_with_tp(["p3", "p4"], [good, good], groups, 0, 3) == [0, 0]
+    assert store.pub_tensor("p5", good, groups) == -600
+    assert store.batch_get_tensor_into(["g", "g"], [1 << 20], [5]) == [None, None]
     room = np.frombuffer(store.get("g"), np.uint8).copy()
     at, size = room.ctypes.data, len(room)
     assert store.batch_put_tensor_from(["x", "y", "z"], [at, 0, at], [size, size, 20]) == [0, -600, -600]

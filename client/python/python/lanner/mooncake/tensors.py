@@ -111,12 +111,8 @@ class TensorCalls:
     def _read(self, key: str) -> bytearray | None:
         raise NotImplementedError
 
-    def _store_tensors(self, items: list[tuple[str, Any]], *, replace: bool, config: ReplicateConfig | None = None) -> list[int]:
+    def _store_tensors(self, items: list[tuple[str, Any]], *, replace: bool, pin: str | None) -> list[int]:
         codes: list[int] = []
-        try:
-            pin = pin_of(config, len(items))
-        except CODED as error:
-            return [code_of(error)] * len(items)
         for key, tensor in items:
             try:
                 header = bytearray(header_of(tensor))
@@ -134,10 +130,14 @@ class TensorCalls:
     ) -> list[int]:
         if len(keys) != len(tensors):
             return [INVALID_PARAMS] * len(keys)
+        try:
+            pin = pin_of(config, len(keys))
+        except CODED as error:
+            return [code_of(error)] * len(keys)
         codes = []
         for key, tensor in zip(keys, tensors):
             try:
-                outcomes = self._store_tensors(_parts(key, tensor, size, axis), replace=replace, config=config)
+                outcomes = self._store_tensors(_parts(key, tensor, size, axis), replace=replace, pin=pin)
                 codes.append(min(outcomes))
             except CODED as error:
                 codes.append(code_of(error))
@@ -153,8 +153,10 @@ class TensorCalls:
 
     def _tensors_at(self, keys: list[str], addresses: list[int], sizes: list[int]) -> list[Any]:
         """Reads tensors to memory of the caller's; the tensors are views of it."""
+        if not len(keys) == len(addresses) == len(sizes):
+            return [None] * len(keys)
         tensors = []
-        for code, address, size in zip(self.batch_get_into(keys, addresses, sizes), addresses, sizes):
+        for code, address in zip(self.batch_get_into(keys, addresses, sizes), addresses):
             try:
                 tensors.append(tensor_in((ctypes.c_ubyte * code).from_address(address)) if code >= 0 else None)
             except NoTensor as error:
@@ -172,16 +174,16 @@ class TensorCalls:
     # --- one tensor -------------------------------------------------------------------------------------------------------------------
 
     def put_tensor(self, key: str, tensor: Any) -> int:
-        return self._store_tensors([(key, tensor)], replace=False)[0]
+        return self._store_parts([key], [tensor], 1, 0, replace=False)[0]
 
     def upsert_tensor(self, key: str, tensor: Any) -> int:
-        return self._store_tensors([(key, tensor)], replace=True)[0]
+        return self._store_parts([key], [tensor], 1, 0, replace=True)[0]
 
     def pub_tensor(self, key: str, tensor: Any, config: ReplicateConfig | None = None) -> int:
-        return self._store_tensors([(key, tensor)], replace=False, config=config)[0]
+        return self._store_parts([key], [tensor], 1, 0, replace=False, config=config)[0]
 
     def upsert_pub_tensor(self, key: str, tensor: Any, config: ReplicateConfig | None = None) -> int:
-        return self._store_tensors([(key, tensor)], replace=True, config=config)[0]
+        return self._store_parts([key], [tensor], 1, 0, replace=True, config=config)[0]
 
     def get_tensor(self, key: str) -> Any:
         return self._tensor(key)
