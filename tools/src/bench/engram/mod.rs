@@ -246,7 +246,10 @@ impl Bench<'_> {
                     if modes.iter().any(|mode| self.settings.modes.contains(mode)) {
                         let shape =
                             Shape { request, reply: HEADER_BYTES + self.ranges() * self.preset.row_bytes() };
-                        floors.push((modes, Box::new(AfterQuiet(TcpEcho::new(self.settings.cores, shape)?))));
+                        floors.push((
+                            modes,
+                            Box::new(AfterQuiet(TcpEcho::new(self.settings.cores, shape, 0)?)),
+                        ));
                     }
                 }
             }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use lanner_shared::time::{Clock, Instant};
 
 use super::cores::CorePair;
-use super::echo_server::{EchoServer, Shape, reply_byte};
+use super::echo_server::{EchoServer, REPLY_BYTES, Shape, reply_byte};
 use super::peer::Peer;
 use crate::bench::workload::Workload;
 use crate::exit::Failure;
@@ -32,11 +32,12 @@ pub struct TcpEcho {
 }
 
 impl TcpEcho {
-    /// Connects to an answering thread on the server's CPU. The caller is to run on the client's.
+    /// Connects to an answering thread on the server's CPU. The caller is to run on the client's. At the server's end values lie in
+    /// `memory_bytes`, as [`EchoServer::new`] says.
     ///
     /// # Errors
     /// What this machine refuses: a port, a thread, an io_uring. Sizes below 8 bytes, which hold no stamp.
-    pub fn new(cores: CorePair, shape: Shape) -> Result<TcpEcho, Failure> {
+    pub fn new(cores: CorePair, shape: Shape, memory_bytes: usize) -> Result<TcpEcho, Failure> {
         if shape.request < 8 || shape.reply < 8 {
             return Err(Failure::WrongUse("requests and replies have at least 8 bytes".to_owned()));
         }
@@ -49,7 +50,7 @@ impl TcpEcho {
         }
         connection.set_nonblocking(true).map_err(refused)?;
         let server = Peer::start(cores.server, move || {
-            let server = EchoServer::new(servers_end, shape)?;
+            let server = EchoServer::new(servers_end, shape, memory_bytes)?;
             Ok(move |turn: &_| server.run(turn))
         })?;
         Ok(TcpEcho {
@@ -136,11 +137,14 @@ impl Workload for TcpEcho {
         self.server.rest();
         outcome?;
         self.has_stamp()?;
-        let wrong = self.reply.iter().enumerate().skip(8).find(|(index, byte)| **byte != reply_byte(*index));
+        // It may begin anywhere in the server's memory, which says where by its bytes.
+        let start = self.reply.get(8).map_or(0, |byte| usize::from(*byte) + REPLY_BYTES - 8);
+        let expected = |index: usize| reply_byte(start + index);
+        let wrong = self.reply.iter().enumerate().skip(8).find(|(index, byte)| **byte != expected(*index));
         if let Some((index, byte)) = wrong {
             return Err(Failure::Machine(format!(
                 "byte {index} of the reply is {byte}, not {}",
-                reply_byte(index)
+                expected(index)
             )));
         }
         Ok(self.shape.reply as u64)
@@ -172,8 +176,16 @@ mod tests {
     #[test]
     fn replies_belong_to_their_requests() {
         let cores = CorePair::of_this_machine().expect("two CPUs");
-        for (request, reply) in [(8, 8), (264, 12_672), (64, 4 << 20), (4 << 20, 64)] {
-            let mut echo = TcpEcho::new(cores, Shape { request, reply }).expect("a connection");
+        let shapes = [
+            (8, 8, 0),
+            (264, 12_672, 0),
+            (64, 4 << 20, 0),
+            (4 << 20, 64, 0),
+            (64, 5000, 1 << 20),
+            (5000, 64, 1 << 20),
+        ];
+        for (request, reply, memory_bytes) in shapes {
+            let mut echo = TcpEcho::new(cores, Shape { request, reply }, memory_bytes).expect("a connection");
             assert_eq!(echo.prepare().expect("the right bytes"), reply as u64);
             for _ in 0..2 {
                 echo.begin_turn().expect("awake");
@@ -181,6 +193,7 @@ mod tests {
                     assert!(echo.round().expect("the right stamp") > 0);
                 }
                 echo.end_turn();
+                assert_eq!(echo.prepare().expect("the right bytes"), reply as u64);
             }
         }
     }
@@ -189,7 +202,7 @@ mod tests {
     #[test]
     fn a_request_holds_a_stamp() {
         let cores = CorePair::of_this_machine().expect("two CPUs");
-        assert!(matches!(TcpEcho::new(cores, Shape { request: 7, reply: 8 }), Err(Failure::WrongUse(_))));
-        assert!(matches!(TcpEcho::new(cores, Shape { request: 8, reply: 7 }), Err(Failure::WrongUse(_))));
+        assert!(matches!(TcpEcho::new(cores, Shape { request: 7, reply: 8 }, 0), Err(Failure::WrongUse(_))));
+        assert!(matches!(TcpEcho::new(cores, Shape { request: 8, reply: 7 }, 0), Err(Failure::WrongUse(_))));
     }
 }

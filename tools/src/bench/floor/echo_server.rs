@@ -1,11 +1,13 @@
 //! The answering half of the TCP limits: one connection on an io_uring of its own (SINGLE_ISSUER, DEFER_TASKRUN) that polls and never
-//! sleeps in its turn. It receives a request of a known size, sends a reply of a known size, and does nothing else.
+//! sleeps in its turn. It receives a request of a known size, sends a reply of a known size, and does nothing else. The longer of the two
+//! may lie in as much memory as a store's values do, each time in another place of it.
 
 use std::hint;
 use std::io;
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsRawFd;
 
+use fastrand::Rng;
 use io_uring::{IoUring, opcode, types};
 
 use super::peer::Turn;
@@ -24,10 +26,39 @@ pub struct Shape {
     pub reply: usize,
 }
 
-/// What a reply holds behind its stamp.
+/// What the memory of replies holds at `index`, but for the stamps.
 #[must_use]
 pub fn reply_byte(index: usize) -> u8 {
-    (index % 251) as u8
+    (index % REPLY_BYTES) as u8
+}
+
+/// After so many bytes a reply's bytes begin again.
+pub const REPLY_BYTES: usize = 251;
+
+/// Where a request or a reply may begin: as values do in a store, at a cache line.
+const ALIGNMENT: usize = 64;
+
+/// Memory of which each request or reply takes a part.
+struct Side {
+    memory: Vec<u8>,
+    /// Of a request or reply.
+    length: usize,
+    /// Where this one begins.
+    start: usize,
+}
+
+impl Side {
+    fn new(memory_bytes: usize, length: usize, byte: impl FnMut(usize) -> u8) -> Side {
+        Side { memory: (0..memory_bytes.max(length)).map(byte).collect(), length, start: 0 }
+    }
+
+    fn draw(&mut self, random: &mut Rng) {
+        self.start = random.usize(0..=(self.memory.len() - self.length) / ALIGNMENT) * ALIGNMENT;
+    }
+
+    fn current(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..self.start + self.length]
+    }
 }
 
 /// The server of one connection. There is never more than one operation in flight.
@@ -36,8 +67,11 @@ pub struct EchoServer {
     /// The kernel may touch one of the buffers.
     in_flight: bool,
     connection: TcpStream,
-    request: Vec<u8>,
-    reply: Vec<u8>,
+    request: Side,
+    reply: Side,
+    random: Rng,
+    /// What the stamp of the reply under way stands over.
+    stamped: [u8; 8],
 }
 
 /// What is in flight.
@@ -49,14 +83,24 @@ enum Step {
 }
 
 impl EchoServer {
-    /// To be called on the thread that will [`EchoServer::run`]: the ring takes operations from no other.
-    pub fn new(connection: TcpStream, shape: Shape) -> Result<EchoServer, Failure> {
+    /// To be called on the thread that will [`EchoServer::run`]: the ring takes operations from no other. Requests come to, or replies from,
+    /// places all over `memory_bytes`, whichever are longer; where that's less than one of them, always the same place.
+    pub fn new(connection: TcpStream, shape: Shape, memory_bytes: usize) -> Result<EchoServer, Failure> {
         let ring =
             IoUring::builder().setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().build(8);
         let ring =
             ring.map_err(|error| Failure::Machine(format!("io_uring: {error}; `lanner check` says why")))?;
-        let reply = (0..shape.reply).map(reply_byte).collect();
-        Ok(EchoServer { ring, in_flight: false, connection, request: vec![0; shape.request], reply })
+        let (for_requests, for_replies) =
+            if shape.request > shape.reply { (memory_bytes, 0) } else { (0, memory_bytes) };
+        Ok(EchoServer {
+            ring,
+            in_flight: false,
+            connection,
+            request: Side::new(for_requests, shape.request, |_| 0),
+            reply: Side::new(for_replies, shape.reply, reply_byte),
+            random: Rng::with_seed(1),
+            stamped: [0; 8],
+        })
     }
 
     /// Answers until the turn has ended or the client has gone.
@@ -83,13 +127,19 @@ impl EchoServer {
     /// What follows when `bytes` more have moved.
     fn next(&mut self, step: Step, bytes: usize) -> Step {
         match step {
-            Step::Receiving(done) if done + bytes < self.request.len() => Step::Receiving(done + bytes),
+            Step::Receiving(done) if done + bytes < self.request.length => Step::Receiving(done + bytes),
             Step::Receiving(_) => {
-                self.reply[..8].copy_from_slice(&self.request[..8]);
+                self.reply.draw(&mut self.random);
+                self.stamped = self.reply.current()[..8].try_into().unwrap_or_default();
+                self.reply.current()[..8].copy_from_slice(&self.request.current()[..8]);
                 Step::Sending(0)
             }
-            Step::Sending(done) if done + bytes < self.reply.len() => Step::Sending(done + bytes),
-            Step::Sending(_) => Step::Receiving(0),
+            Step::Sending(done) if done + bytes < self.reply.length => Step::Sending(done + bytes),
+            Step::Sending(_) => {
+                self.reply.current()[..8].copy_from_slice(&self.stamped);
+                self.request.draw(&mut self.random);
+                Step::Receiving(0)
+            }
         }
     }
 
@@ -98,11 +148,11 @@ impl EchoServer {
         let socket = types::Fd(self.connection.as_raw_fd());
         let operation = match *step {
             Step::Receiving(done) => {
-                let rest = &mut self.request[done..];
+                let rest = &mut self.request.current()[done..];
                 opcode::Recv::new(socket, rest.as_mut_ptr(), rest.len() as u32).build()
             }
             Step::Sending(done) => {
-                let rest = &self.reply[done..];
+                let rest = &self.reply.current()[done..];
                 opcode::Send::new(socket, rest.as_ptr(), rest.len() as u32).flags(WHOLE_AND_QUIET).build()
             }
         };
@@ -136,7 +186,10 @@ impl Drop for EchoServer {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // Nothing tells when the kernel is done; a leak is the only safe end.
                 Err(_) => {
-                    std::mem::forget((std::mem::take(&mut self.request), std::mem::take(&mut self.reply)));
+                    std::mem::forget([
+                        std::mem::take(&mut self.request.memory),
+                        std::mem::take(&mut self.reply.memory),
+                    ]);
                     return;
                 }
             }

@@ -165,7 +165,7 @@ fn echoes(settings: &FloorSettings, results: &mut Vec<Row>) -> Result<(), Failur
     for (limit, shape) in shapes.map(|shape| ("tcp-echo", shape)).chain(transfers) {
         let flags =
             vec![("limit", limit.into()), ("request", shape.request.into()), ("size", shape.reply.into())];
-        results.push(row(settings, flags, PER_CALL, &mut TcpEcho::new(settings.cores, shape)?)?);
+        results.push(row(settings, flags, PER_CALL, &mut TcpEcho::new(settings.cores, shape, 0)?)?);
     }
     Ok(())
 }

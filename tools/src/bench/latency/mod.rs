@@ -6,6 +6,8 @@
 //! | `exists`, `match` of a chain | round trip over a bare ring | echo of the same bytes each way | a message each way |
 //! | `get` and `put` below 64 KiB | round trip over a bare ring | echo of the same bytes each way | a message each way and a READ of the value |
 //! | `get` and `put` from 64 KiB on | `memcpy` of memory that no cache holds | transfer of the same bytes | a message each way and a READ of the value |
+//!
+//! What is copied or transferred lies, at the server's end, in as much memory as the objects take.
 
 pub mod calls;
 pub mod chain;
@@ -324,7 +326,12 @@ fn floor_of(settings: &LatencySettings, case: Case, count: u64) -> Result<Box<dy
             Op::Put => Shape { request: FRAME_BYTES + case.bytes, reply: FRAME_BYTES },
             Op::Match => chain::shape(settings.chain_blocks),
         };
-        return Ok(Box::new(AfterQuiet(TcpEcho::new(cores, shape)?)));
+        // As for the copies below.
+        let memory_bytes = match case.op {
+            Op::Get | Op::Put => count as usize * case.bytes,
+            Op::Exists | Op::Match => 0,
+        };
+        return Ok(Box::new(AfterQuiet(TcpEcho::new(cores, shape, memory_bytes)?)));
     }
     if case.op == Op::Exists || case.bytes < LARGE_BYTES {
         return Ok(Box::new(AfterQuiet(RingRoundTrip::new(cores)?)));
