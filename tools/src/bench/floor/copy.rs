@@ -1,5 +1,5 @@
-//! The limit of reading one large value over shared memory: the C library's `memcpy` from memory that no cache holds into a buffer
-//! that the caller uses again and again.
+//! The limits of reading and of storing one large value over shared memory: the C library's `memcpy` from memory that no cache holds into a buffer
+//! that the caller uses again and again, and the other way round.
 
 use std::rc::Rc;
 
@@ -67,6 +67,57 @@ impl Workload for ColdCopy {
     }
 }
 
+/// A copy of `bytes` to one place after the other for each round, as a store uses its memory.
+pub struct ColdWrite {
+    segment: Segment,
+    offset: usize,
+    source: Vec<u8>,
+}
+
+impl ColdWrite {
+    /// Copies of `bytes` into `segment`, which has to be many times larger than the caches to be cold.
+    ///
+    /// # Panics
+    /// If the segment is smaller than a copy.
+    #[must_use]
+    pub fn new(segment: Segment, bytes: usize) -> ColdWrite {
+        assert!(bytes <= segment.bytes().len(), "a copy of {bytes} bytes into a smaller segment");
+        ColdWrite { segment, offset: 0, source: (0..bytes).map(|at| (at % 251) as u8).collect() }
+    }
+
+    fn copy(&mut self) {
+        self.segment.bytes_mut()[self.offset..][..self.source.len()].copy_from_slice(&self.source);
+    }
+
+    fn advance(&mut self) {
+        let next = self.offset + self.source.len().next_multiple_of(ALIGNMENT);
+        self.offset = if next + self.source.len() <= self.segment.bytes().len() { next } else { 0 };
+    }
+}
+
+impl Workload for ColdWrite {
+    fn name(&self) -> String {
+        format!("copy to {} pages, {} bytes", self.segment.pages().label(), self.source.len())
+    }
+
+    fn prepare(&mut self) -> Result<u64, Failure> {
+        self.copy();
+        if self.segment.bytes()[self.offset..][..self.source.len()] != self.source {
+            return Err(Failure::Machine(format!("memcpy copied wrong bytes to offset {}", self.offset)));
+        }
+        Ok(self.source.len() as u64)
+    }
+
+    fn round(&mut self) -> Result<u64, Failure> {
+        self.advance();
+        let before = Clock.now();
+        self.copy();
+        let nanos = Clock.now().since(before).as_nanos() as u64;
+        std::hint::black_box(self.segment.bytes());
+        Ok(nanos)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::segment::Pages;
@@ -82,6 +133,18 @@ mod tests {
             for _ in 0..20 {
                 copy.round().expect("right bytes");
                 assert!(is_copy_of(&copy.destination, copy.offset));
+            }
+        }
+    }
+
+    /// Shows that copies into a segment of which they are any part are right and stay within it.
+    #[test]
+    fn writes_stay_within_the_segment() {
+        for bytes in [1, 64, 4097, (2 << 20) - 1, 2 << 20] {
+            let mut write = ColdWrite::new(Segment::new(2 << 20, Pages::Small).expect("memory"), bytes);
+            for _ in 0..600 {
+                assert_eq!(write.prepare().expect("right bytes"), bytes as u64);
+                write.round().expect("right bytes");
             }
         }
     }

@@ -38,7 +38,7 @@ pub const REPLY_BYTES: usize = 251;
 /// Where a request or a reply may begin: as values do in a store, at a cache line.
 const ALIGNMENT: usize = 64;
 
-/// Memory of which each request or reply takes a part.
+/// Memory of which each request or reply takes a part, filled with [`reply_byte`].
 struct Side {
     memory: Vec<u8>,
     /// Of a request or reply.
@@ -48,8 +48,14 @@ struct Side {
 }
 
 impl Side {
-    fn new(memory_bytes: usize, length: usize, byte: impl FnMut(usize) -> u8) -> Side {
-        Side { memory: (0..memory_bytes.max(length)).map(byte).collect(), length, start: 0 }
+    fn new(memory_bytes: usize, length: usize) -> Side {
+        Side { memory: (0..memory_bytes.max(length)).map(reply_byte).collect(), length, start: 0 }
+    }
+
+    /// Goes on to the memory behind, as a store does with what it stores.
+    fn advance(&mut self) {
+        let next = self.start + self.length.next_multiple_of(ALIGNMENT);
+        self.start = if next + self.length <= self.memory.len() { next } else { 0 };
     }
 
     fn draw(&mut self, random: &mut Rng) {
@@ -83,8 +89,8 @@ enum Step {
 }
 
 impl EchoServer {
-    /// To be called on the thread that will [`EchoServer::run`]: the ring takes operations from no other. Requests come to, or replies from,
-    /// places all over `memory_bytes`, whichever are longer; where that's less than one of them, always the same place.
+    /// To be called on the thread that will [`EchoServer::run`]: the ring takes operations from no other. Requests come to one place of
+    /// `memory_bytes` after the other, or replies from any, whichever are longer; where that's less than one of them, always to or from the same.
     pub fn new(connection: TcpStream, shape: Shape, memory_bytes: usize) -> Result<EchoServer, Failure> {
         let ring =
             IoUring::builder().setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().build(8);
@@ -96,8 +102,9 @@ impl EchoServer {
             ring,
             in_flight: false,
             connection,
-            request: Side::new(for_requests, shape.request, |_| 0),
-            reply: Side::new(for_replies, shape.reply, reply_byte),
+            // Not zeros, of which the system gives no page before it's written.
+            request: Side::new(for_requests, shape.request),
+            reply: Side::new(for_replies, shape.reply),
             random: Rng::with_seed(1),
             stamped: [0; 8],
         })
@@ -137,7 +144,7 @@ impl EchoServer {
             Step::Sending(done) if done + bytes < self.reply.length => Step::Sending(done + bytes),
             Step::Sending(_) => {
                 self.reply.current()[..8].copy_from_slice(&self.stamped);
-                self.request.draw(&mut self.random);
+                self.request.advance();
                 Step::Receiving(0)
             }
         }

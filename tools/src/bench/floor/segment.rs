@@ -32,7 +32,7 @@ impl Pages {
     }
 }
 
-/// A filled mapping that is read from then on; unmapped when dropped.
+/// A filled mapping; unmapped when dropped.
 #[derive(Debug)]
 pub struct Segment {
     start: NonNull<u8>,
@@ -79,9 +79,8 @@ impl Segment {
     /// Writes each aligned word as [`word_at`] says.
     fn fill(&mut self) {
         const STEP: usize = 64 << 20;
-        // SAFETY: the mapping has `length` bytes, and `self` is borrowed exclusively.
-        let bytes = unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.length) };
-        let progress = Progress::new(format!("filling {} pages", self.pages.label()), bytes.len() as u64);
+        let progress = Progress::new(format!("filling {} pages", self.pages.label()), self.length as u64);
+        let bytes = self.bytes_mut();
         for (step, part) in bytes.chunks_mut(STEP).enumerate() {
             for (index, word) in part.as_chunks_mut::<8>().0.iter_mut().enumerate() {
                 *word = word_at(step * STEP + index * 8);
@@ -93,8 +92,15 @@ impl Segment {
     /// The bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the mapping has `length` bytes, which were all written before and change no more.
+        // SAFETY: the mapping has `length` bytes, which were all written before and change only through `bytes_mut`.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.length) }
+    }
+
+    /// The bytes, to be written over.
+    #[must_use]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the mapping has `length` bytes, which were all written before, and `self` is borrowed exclusively.
+        unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }
     }
 
     /// What it is made of.

@@ -5,9 +5,10 @@
 //! |---|---|---|---|
 //! | `exists`, `match` of a chain | round trip over a bare ring | echo of the same bytes each way | a message each way |
 //! | `get` and `put` below 64 KiB | round trip over a bare ring | echo of the same bytes each way | a message each way and a READ of the value |
-//! | `get` and `put` from 64 KiB on | `memcpy` of memory that no cache holds | transfer of the same bytes | a message each way and a READ of the value |
+//! | `get` and `put` from 64 KiB on | `memcpy` from, or to, memory that no cache holds | transfer of the same bytes | a message each way and a READ of the value |
 //!
-//! What is copied or transferred lies, at the server's end, in as much memory as the objects take.
+//! What is copied or transferred lies, at the server's end, in as much memory as the objects take, or goes to one place after the other of as much
+//! as the store has, 1 GiB at most.
 
 pub mod calls;
 pub mod chain;
@@ -21,7 +22,7 @@ use bytesize::ByteSize;
 use clap::ValueEnum;
 use lanner_client::{Client, TransportChoice};
 
-use super::floor::copy::ColdCopy;
+use super::floor::copy::{ColdCopy, ColdWrite};
 use super::floor::cores::CorePair;
 use super::floor::echo::TcpEcho;
 use super::floor::echo_server::Shape;
@@ -40,6 +41,12 @@ use values::{Stored, Values};
 
 /// From this size on a read over shared memory costs what copying costs, and below what asking costs.
 const LARGE_BYTES: usize = 64 << 10;
+
+/// Bytes of large values in a turn, where these aren't so long that 50 of them are more.
+const BYTES_IN_A_TURN: usize = 64 << 20;
+
+/// More memory is no colder.
+const MOST_COLD_BYTES: u64 = 1 << 30;
 
 /// Objects of one size, at most: more small ones say nothing new and take long to store.
 const MOST_OBJECTS: u64 = 10_000;
@@ -264,7 +271,7 @@ fn one_thread(
     let mut floor = match case.transport {
         _ if depth > 1 => None,
         TransportChoice::Rdma => rdma_call(settings, client, case)?,
-        _ if target::is_local(client) => Some(floor_of(settings, case, count)?),
+        _ if target::is_local(client) => Some(floor_of(settings, client, case, count)?),
         _ => None,
     };
     let has_floor = floor.is_some();
@@ -288,7 +295,7 @@ fn plan_for(plan: Plan, case: Case) -> Plan {
     let rounds_in_a_turn = match (case.transport, case.bytes) {
         // Where the device is one in software a round takes milliseconds.
         (TransportChoice::Rdma, _) => 10,
-        (_, LARGE_BYTES..) => 50,
+        (_, LARGE_BYTES..) => (BYTES_IN_A_TURN / case.bytes).max(50) as u64,
         (TransportChoice::Tcp, _) => 200,
         _ if case.op == Op::Match => 500,
         _ => 2000,
@@ -317,8 +324,21 @@ fn rdma_call(
     Ok(None)
 }
 
-fn floor_of(settings: &LatencySettings, case: Case, count: u64) -> Result<Box<dyn Workload>, Failure> {
+fn floor_of(
+    settings: &LatencySettings,
+    client: &Client,
+    case: Case,
+    count: u64,
+) -> Result<Box<dyn Workload>, Failure> {
     let cores = settings.cores;
+    // So that it's as cold as the product's: objects that are read lie in as much memory as they take, and what is stored goes to one place
+    // after the other of all the memory that there is.
+    let capacity_bytes: u64 = client.servers().iter().map(|server| server.capacity_bytes).sum();
+    let memory_bytes = match case.op {
+        Op::Get => count * case.bytes as u64,
+        Op::Put => capacity_bytes.min(MOST_COLD_BYTES).max(case.bytes as u64),
+        Op::Exists | Op::Match => 0,
+    };
     if case.transport == TransportChoice::Tcp {
         let shape = match case.op {
             Op::Exists => Shape { request: FRAME_BYTES, reply: FRAME_BYTES },
@@ -326,18 +346,15 @@ fn floor_of(settings: &LatencySettings, case: Case, count: u64) -> Result<Box<dy
             Op::Put => Shape { request: FRAME_BYTES + case.bytes, reply: FRAME_BYTES },
             Op::Match => chain::shape(settings.chain_blocks),
         };
-        // As for the copies below.
-        let memory_bytes = match case.op {
-            Op::Get | Op::Put => count as usize * case.bytes,
-            Op::Exists | Op::Match => 0,
-        };
-        return Ok(Box::new(AfterQuiet(TcpEcho::new(cores, shape, memory_bytes)?)));
+        return Ok(Box::new(AfterQuiet(TcpEcho::new(cores, shape, memory_bytes as usize)?)));
     }
     if case.op == Op::Exists || case.bytes < LARGE_BYTES {
         return Ok(Box::new(AfterQuiet(RingRoundTrip::new(cores)?)));
     }
-    // As much memory as the objects take, so that it is as cold as they are.
-    let segment = Segment::new(count * case.bytes as u64, target::pages())?;
+    let segment = Segment::new(memory_bytes, target::pages())?;
+    if case.op == Op::Put {
+        return Ok(Box::new(AfterQuiet(ColdWrite::new(segment, case.bytes))));
+    }
     Ok(Box::new(AfterQuiet(ColdCopy::new(Rc::new(segment), case.bytes, settings.seed))))
 }
 
