@@ -295,31 +295,31 @@ def test_a_store_that_is_gone_is_a_store_without_pages(sglang):
         again.kill()
 
 
-@pytest.mark.parametrize("with_prefix", [False, True])
-def test_a_server_that_is_gone_takes_only_its_own_pages(sglang, two_servers, with_prefix):
+@pytest.mark.parametrize("with_prefix, is_hung", [(False, False), (True, False), (False, True)])
+def test_a_server_that_is_away_takes_only_its_own_pages(sglang, two_servers, with_prefix, is_hung):
     """Nothing was found, and nothing stored, wherever a question touched the server that was gone."""
     (one, other), url = two_servers
-    pool = Pool(2, pages=256)
+    pool, count = Pool(2, pages=800), 400  # enough for each server to have some groups of a chain
     backend = sglang.HiCacheLanner(config(f"{url}?transport=tcp&timeout=500ms"))
     backend.register_mem_pool_host(pool)
-    pages, more = ([f"{start + page:064x}" for page in range(80)] for start in (0, 100))
+    pages, more = ([f"{start + page:064x}" for page in range(count)] for start in (0, 1000))
     info = types.SimpleNamespace(prefix_keys=[]) if with_prefix else None
-    assert backend.batch_set_v1(pages, pool.indices(*range(80)), info) == [True] * 80
-    assert backend.batch_exists(pages, info) == 80
+    assert backend.batch_set_v1(pages, pool.indices(*range(count)), info) == [True] * count
+    assert backend.batch_exists(pages, info) == count
     held = {key for key, _ in lanner.Client(one.url()).list()}
     before = [] if with_prefix else None
     here = backend._pools["kv"].per_page(backend._pools["kv"].stored_keys(pages, before), lambda key: (key if isinstance(key, bytes) else key.encode()) in held)
     if not here[0]:
         one, other, here = other, one, [not is_here for is_here in here]
-    assert 0 < sum(here) < 80
-    other.kill()
+    assert 0 < sum(here) < count
+    other.pause() if is_hung else other.kill()
     # Also of what is leased by now.
-    assert backend.batch_get_v1(pages, pool.indices(*range(80, 160)), info) == here
+    assert backend.batch_get_v1(pages, pool.indices(*range(count, 2 * count)), info) == here
     assert backend.batch_exists(pages, info) == here.index(False)
-    assert backend.batch_get_v1(pages, pool.indices(*range(80, 160)), info) == here
-    assert backend.batch_set_v1(pages, pool.indices(*range(80)), info) == here
-    stored = backend.batch_set_v1(more, pool.indices(*range(80)), info)
-    assert 0 < sum(stored) < 80 and backend.batch_exists(more, info) == stored.index(False)
+    assert backend.batch_get_v1(pages, pool.indices(*range(count, 2 * count)), info) == here
+    assert backend.batch_set_v1(pages, pool.indices(*range(count)), info) == here
+    stored = backend.batch_set_v1(more, pool.indices(*range(count)), info)
+    assert 0 < sum(stored) < count and backend.batch_exists(more, info) == stored.index(False)
 
 
 def test_nothing_that_was_cleared_is_read_through_a_lease(make):
