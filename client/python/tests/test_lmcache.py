@@ -8,6 +8,8 @@ import types
 
 import pytest
 
+import lanner
+
 pytest.importorskip("lmcache")
 
 from lmcache.v1.distributed.api import ObjectKey  # noqa: E402
@@ -103,4 +105,20 @@ def test_a_store_that_is_gone_stores_nothing_and_finds_nothing(own_server):
     wait(adapter.get_lookup_and_lock_event_fd())
     assert bits(adapter.query_lookup_and_lock_result(task), 1) == [False]
     assert not adapter.report_status()["is_healthy"]
+    adapter.close()
+
+
+def test_a_server_that_is_gone_takes_only_its_own_objects(two_servers):
+    (one, other), url = two_servers
+    adapter = LannerL2Adapter({"url": f"{url}?timeout=500ms"})
+    keys = [key(number) for number in range(20)]
+    assert store(adapter, keys, [memory(b"x" * 10)] * 20).is_successful()
+    held = {key for key, _ in lanner.Client(one.url()).list()}
+    here = [adapter.name_of(each).encode() in held for each in keys]
+    other.kill()
+    task = adapter.submit_lookup_and_lock_task(keys, {})
+    wait(adapter.get_lookup_and_lock_event_fd())
+    assert 0 < sum(here) < 20 and bits(adapter.query_lookup_and_lock_result(task), 20) == here
+    adapter.delete(keys)
+    assert not any(name in held for name, _ in lanner.Client(one.url()).list(adapter.namespace.prefix))
     adapter.close()

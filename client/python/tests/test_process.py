@@ -227,13 +227,13 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize("call", ["get", "get_into", "put", "put_chain"])
 def test_a_signal_during_a_batch_is_raised_and_no_item_of_it(own_server, call):
     """While the connection was being made, the exception stood in the list that the call answered."""
-    command = [sys.executable, "-c", INTERRUPTED_BATCH, own_server.url("tcp", timeout="700ms"), call]
+    command = [sys.executable, "-c", INTERRUPTED_BATCH, own_server.url("tcp", timeout="1s"), call]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert child.stdout.readline() == "ready\n"
     own_server.pause()
     child.stdin.write("\n")
     child.stdin.flush()
-    time.sleep(0.2)
+    time.sleep(0.3)
     child.send_signal(signal.SIGINT)
     output, _ = child.communicate(timeout=10)
     own_server.resume()
