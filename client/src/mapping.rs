@@ -5,7 +5,7 @@
 
 use crate::filter_mapping::FilterMapping;
 use crate::watcher::ServerLife;
-use lanner_shared::copy::copy_value;
+use lanner_shared::copy::copy_out;
 use lanner_shared::filter::Filter;
 use lanner_shared::shm::segment_page::{
     PARKED_OFFSET, SEGMENT_FORMAT, SEGMENT_MAGIC, SegmentIdentity, epoch_offset,
@@ -197,7 +197,7 @@ unsafe fn copy(source: *const u8, target: &mut [u8]) {
             256 => copy_fixed::<256>(source, target),
             264 => copy_fixed::<264>(source, target),
             512 => copy_fixed::<512>(source, target),
-            length => copy_value(source, target.as_mut_ptr(), length),
+            length => copy_out(source, target.as_mut_ptr(), length),
         }
     }
 }

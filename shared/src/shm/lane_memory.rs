@@ -8,7 +8,7 @@ use super::lane_page::{
 };
 use super::line_ring::{Line, Ring};
 use super::touch_ring::{Place, TouchRing};
-use crate::copy::copy_value;
+use crate::copy::copy_in;
 use rustix::mm::{MapFlags, ProtFlags};
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -104,7 +104,7 @@ impl LaneMemory {
         assert!(at + count <= STAGING_BYTES);
         // SAFETY: the source lies within the staging buffer (asserted), the target is the caller's promise.
         unsafe {
-            copy_value(self.start.as_ptr().add(STAGING_OFFSET + at), target, count);
+            copy_in(self.start.as_ptr().add(STAGING_OFFSET + at), target, count);
         }
     }
 }
