@@ -136,10 +136,8 @@ pub(crate) fn close_lane(client_id: u64) {
     drop(closed);
 }
 
-/// For the child of a `fork`, before it uses any client: forgets the lanes that came over from the parent, and closes nothing, for
-/// their sockets and rings are the parent's. Handles that came over must be forgotten, too, not dropped; the child connects anew.
-/// Frees nothing and takes no lock, so that a `pthread_atfork` handler may call it.
-pub fn forget_lanes() {
+/// The lanes' part of [`crate::forget_lanes`].
+pub(crate) fn forget_all() {
     // A thread that is ending has none any more. A list in use is that of a thread that forked within a call, which none does.
     let _ = LANES.try_with(|lanes| {
         lanes.try_borrow_mut().map(|mut lanes| std::mem::forget(std::mem::take(&mut *lanes)))

@@ -27,6 +27,7 @@ pub mod faults;
 #[cfg(not(feature = "planted-faults"))]
 mod faults;
 mod filter_mapping;
+mod fork;
 mod interrupt;
 mod lane;
 mod mapping;
@@ -47,8 +48,8 @@ pub use client::{Client, Fallback, ObjectInfo, RdmaFailures, ServerInfo};
 pub use config::{ClientConfig, DEFAULT_PORT, TransportChoice};
 pub use dtype::Dtype;
 pub use engram::{EngramConfig, EngramError, EngramSet, EngramStore, RowFormat, RowIds};
+pub use fork::forget_lanes;
 pub use interrupt::interrupt_calls_if;
-pub use lane::forget_lanes;
 pub use lanner_shared::time::{Clock, Instant};
 pub use lanner_shared::wire::put::Pin;
 pub use lanner_shared::{Error, Result};

@@ -81,6 +81,34 @@ class OverRdma(unittest.TestCase):
         client.put(b"ordinary", put[:LONG])
         self.assertEqual((client.get(b"ordinary"), self.server.values_read()), (put[:LONG], 1))
 
+    def test_a_child_of_a_fork_has_a_device_context_of_its_own(self) -> None:
+        # It went on with the parent's context, which refuses a child everything; and whatever it ended there it would have ended for the parent.
+        client, memory, others = self.client(), filled(LONG, 5), filled(LONG, 6)
+        put = bytes(memory)
+        registered, idle = client.register(memory), client.register(others)
+        registered.put_batch([b"key"], [(0, LONG)])
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                for used in client, self.client():
+                    read = filled(LONG, 7)
+                    childs = used.register(read)
+                    same = [used.get(b"key") == put, childs.get_into(b"key", 0, LONG) == LONG and read == put]
+                    ways = [used.transport_for(b"key"), childs.is_with_device]
+                    childs.close()
+                    status = 0 if same + ways == [True, True, "rdma", True] else 2
+                    if status:
+                        break
+            except BaseException as error:
+                print(error, flush=True)
+            finally:
+                os._exit(status)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
+        # What the parent has registered is so still.
+        self.assertEqual(idle.put_batch([b"idle"], [(0, LONG)]), [True])
+        self.assertEqual((self.server.values_read(), client.get(b"idle") == others), (2, True))
+
     def test_memory_is_free_again_when_the_registration_ends(self) -> None:
         client, memory = self.client(), filled(LONG, 2)
         registered = client.register(memory)

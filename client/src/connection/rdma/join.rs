@@ -2,8 +2,9 @@
 
 use super::link::{MESSAGE_BYTES, RdmaLink};
 use crate::connection::backoff::Backoff;
-use crate::connection::handshake::read_until;
+use crate::connection::handshake::{read_until, told};
 use crate::connection::tcp::TcpTransport;
+use crate::fork::OfProcess;
 use lanner_rdma::choice::RdmaChoice;
 use lanner_rdma::inventory;
 use lanner_rdma::selection::{self, Wanted};
@@ -25,17 +26,24 @@ use std::time::Duration;
 /// The number of the one request that goes over TCP.
 const REQUEST_ID: u32 = 1;
 
-/// Domains that are open, by what was chosen and this side's address. All clients of a process share them: a domain keeps tenants of a server
-/// apart, and this side has none.
+/// Domains that are open, by what was chosen and this side's address.
 #[expect(clippy::disallowed_types, reason = "taken only while a connection is being made")]
-static DOMAINS: std::sync::Mutex<Vec<(RdmaChoice, IpAddr, Weak<Domain>)>> = std::sync::Mutex::new(Vec::new());
+type Domains = std::sync::Mutex<Vec<(RdmaChoice, IpAddr, Weak<Domain>)>>;
+
+/// All clients of a process share them: a domain keeps tenants of a server apart, and this side has none.
+static DOMAINS: OfProcess<Domains> = OfProcess::new();
+
+/// For the child of a fork: the parent's device contexts do nothing for it.
+pub(super) fn forget_domains() {
+    DOMAINS.forget();
+}
 
 /// The domain of a device that leads to where `stream` leads: its GID is this side's address, or it's the one that was named. One that is open is
 /// used only if what was chosen is still so: an address may have moved to another device, or to another place in its port's table.
 pub(crate) fn open_domain(choice: &RdmaChoice, stream: &TcpStream) -> Result<Arc<Domain>> {
     let local: IpAddr = stream.local_addr().map_err(|error| unavailable(&error))?.ip().to_canonical();
     let known = || {
-        let mut domains = DOMAINS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut domains = DOMAINS.get().lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         domains.retain(|(_, _, domain)| domain.upgrade().is_some_and(|domain| is_as_chosen(&domain)));
         let known = domains.iter().find(|(known, address, _)| known == choice && *address == local);
         known.and_then(|(_, _, domain)| domain.upgrade())
@@ -52,7 +60,7 @@ pub(crate) fn open_domain(choice: &RdmaChoice, stream: &TcpStream) -> Result<Arc
     if let Some(domain) = known() {
         return Ok(domain);
     }
-    let mut domains = DOMAINS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut domains = DOMAINS.get().lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     domains.push((choice.clone(), local, Arc::downgrade(&domain)));
     Ok(domain)
 }
@@ -76,7 +84,7 @@ pub(crate) fn is_there(domain: &Arc<Domain>) -> bool {
 
 /// Lets go of a domain that connections can't be made in any more: its device may have gone, and be another one when it's back.
 pub(crate) fn forget_domain(domain: &Arc<Domain>) {
-    let mut domains = DOMAINS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut domains = DOMAINS.get().lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     domains.retain(|(_, _, known)| known.as_ptr() != Arc::as_ptr(domain));
 }
 
@@ -206,8 +214,7 @@ fn exchange(
     request: &JoinRdma,
     until: Instant,
 ) -> Result<RdmaJoined> {
-    let talking =
-        |error: std::io::Error| Error::System { what: "join_rdma".into(), reason: error.to_string().into() };
+    let talking = |error: std::io::Error| Error::System { what: "join_rdma".into(), reason: told(&error) };
     let mut frame = Vec::new();
     let start = body::begin(&mut frame);
     body::append(&mut frame, request);

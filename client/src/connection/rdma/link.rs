@@ -529,6 +529,12 @@ impl ListBuilder<'_> {
     /// Posts the list: one doorbell, one completion. A list of nothing isn't posted.
     #[inline]
     pub fn post(self) -> Result<Option<ListId>, Broken> {
+        self.try_to_post().map_err(|_| Broken::Closed)
+    }
+
+    /// The same, with what stands in its way.
+    #[inline]
+    fn try_to_post(self) -> Result<Option<ListId>, VerbsError> {
         let link = self.link;
         if link.plan.reads().is_empty() {
             return Ok(None);
@@ -539,8 +545,7 @@ impl ListBuilder<'_> {
         // and the buffer is dropped behind the queue pair. The bytes of a caller's region are borrowed by its call, which gives them back only once its
         // lists are done or this link was dropped (`Exchange::abandon`). The region itself is held by the staging below until its list is done, or
         // it's dropped behind the queue pair; if the post fails, by the call until it drops this link, for the queue pair has failed then.
-        let posted = unsafe { link.queue_pair.post_reads(&link.plan, &regions, &link.remote) };
-        let last = posted.map_err(|_| Broken::Closed)?;
+        let last = unsafe { link.queue_pair.post_reads(&link.plan, &regions, &link.remote) }?;
         let list = ListId(link.next_list);
         link.next_list += 1;
         let ListBuilder { reader, bytes, deadline, direct, .. } = self;

@@ -9,3 +9,9 @@
 pub(crate) mod join;
 pub(crate) mod link;
 pub(crate) mod registration;
+
+/// The devices' part of [`crate::forget_lanes`].
+pub(crate) fn forget() {
+    join::forget_domains();
+    registration::forget_buffers();
+}

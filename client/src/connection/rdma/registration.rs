@@ -10,6 +10,7 @@
 //! with the region that it began with, and no call takes another one meanwhile. Nothing new is registered with a device that has gone.
 
 use super::link::RdmaLink;
+use crate::fork::OfProcess;
 use arc_swap::ArcSwap;
 use lanner_rdma::verbs::device::Domain;
 use lanner_rdma::verbs::memory::Access;
@@ -31,7 +32,15 @@ static NEXT_LOOK: AtomicU64 = AtomicU64::new(0);
     clippy::disallowed_types,
     reason = "taken when a buffer is registered or dropped, and once a second"
 )]
-static BUFFERS: std::sync::Mutex<Vec<Weak<Places>>> = std::sync::Mutex::new(Vec::new());
+type Buffers = std::sync::Mutex<Vec<Weak<Places>>>;
+
+/// A parent's are none of its child's, which would end the parent's registrations.
+static BUFFERS: OfProcess<Buffers> = OfProcess::new();
+
+/// For the child of a fork.
+pub(super) fn forget_buffers() {
+    BUFFERS.forget();
+}
 
 /// The registrations of one buffer. Dropping it ends them.
 #[derive(Debug)]
@@ -77,7 +86,7 @@ impl Registrations {
     pub unsafe fn new(start: *mut u8, length: usize) -> Registrations {
         let places = Places { start, length, list: ArcSwap::default(), changes: Default::default() };
         let places = Arc::new(places);
-        let mut buffers = BUFFERS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut buffers = BUFFERS.get().lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         buffers.retain(|known| known.strong_count() > 0);
         buffers.push(Arc::downgrade(&places));
         Registrations(places)
@@ -205,7 +214,7 @@ impl Places {
 #[cold]
 pub(crate) fn tidy() {
     let buffers: Vec<Arc<Places>> = {
-        let known = BUFFERS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let known = BUFFERS.get().lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         known.iter().filter_map(Weak::upgrade).collect()
     };
     let mut domains: Vec<(Arc<Domain>, usize)> = Vec::new();

@@ -29,7 +29,7 @@ impl RdmaLink {
         let length = self.remote.length.min(PROBE_BYTES);
         if let Some(mut list) = self.begin_list(reader, None, Instant::NEVER) {
             list.push(0, length, None);
-            self.probe = list.post().map_err(|_| VerbsError::Peer("a READ of its segment is refused"))?;
+            self.probe = list.try_to_post()?;
         }
         Ok(())
     }
