@@ -206,18 +206,9 @@ impl Registered<'_> {
     /// [`Client::read_ranges`] to this buffer.
     pub fn read_ranges<K: AsRef<[u8]>>(&mut self, keys: &[K], ranges: &[Range]) -> Result<()> {
         self.registrations.look_after_devices();
-        if self.registrations.is_empty() {
-            let client = self.client.clone();
-            return client.read_ranges(keys, ranges, self);
-        }
-        let mut snapshot = self.client.prepare_snapshot(keys)?;
-        match self.read_ranges_from_snapshot(&snapshot, ranges, Freshness::Lease) {
-            Err(Error::LeaseExpired { .. }) => {
-                self.client.refresh_snapshot(&mut snapshot)?;
-                self.read_ranges_from_snapshot(&snapshot, ranges, Freshness::Lease)
-            }
-            outcome => outcome,
-        }
+        let client = self.client.clone();
+        let (bytes, registrations) = self.split();
+        client.read_ranges_to(keys, ranges, bytes, Some(registrations))
     }
 
     /// The bytes, and the registrations of them.

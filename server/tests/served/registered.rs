@@ -2,6 +2,7 @@
 
 use crate::support::{TestServer, transports};
 use lanner_client::{Client, Error, Freshness, PutOptions, Range, Registration};
+use lanner_shared::error::Bound;
 
 const BYTES: usize = 6 << 20;
 
@@ -132,5 +133,25 @@ fn ranges_come_to_their_places() {
         assert!(beyond.is_err(), "out of the buffer's bounds");
         let missing = buffer.read_ranges(&["first", "nowhere"], &ranges);
         assert_eq!(missing, Err(Error::NotFound { index: 1 }));
+        // As a client's to any other buffer: of keys that no range needs nobody is asked, and ranges are checked first.
+        let mut ordinary = vec![0; 4 << 20];
+        let keys = ["nowhere", "first", "elsewhere"];
+        for (ranges, outcome) in [
+            (vec![range(1, 10, 264, 5_000)], Ok(())),
+            (vec![range(1, 0, 1, 0), range(2, 0, 1, 1)], Err(Error::NotFound { index: 2 })),
+            (
+                vec![range(0, 0, 2, 0), range(1, 0, 8, (4 << 20) - 4)],
+                Err(Error::OutOfBounds {
+                    index: 1,
+                    bound: Bound::Buffer,
+                    end: (4 << 20) + 4,
+                    length: 4 << 20,
+                }),
+            ),
+        ] {
+            assert_eq!(buffer.read_ranges(&keys, &ranges), outcome);
+            assert_eq!(client.read_ranges(&keys, &ranges, &mut ordinary), outcome);
+        }
+        assert_eq!(buffer[5_000..5_264], ordinary[5_000..5_264]);
     });
 }
