@@ -150,6 +150,7 @@ impl Client {
 
     /// Connects to the servers of `config`. Blocks until each has answered or the attempt has failed.
     pub fn with_config(config: ClientConfig) -> Result<Client> {
+        config.check()?;
         let mut id = [0; 8];
         getrandom::fill(&mut id).map_err(|error| Error::System {
             what: "random numbers".into(),

@@ -1,6 +1,6 @@
 //! Where the servers are and how long to wait for them: a URL and a few durations, parsed once.
 //!
-//! `lanner://HOST:PORT[,HOST:PORT…][?transport=auto|tcp|shm|rdma][&rdma=DEVICE[:PORT[:GID]]][&tenant=NAME][&token=TOKEN][&timeout=5s][&spin=200us]`
+//! `lanner://HOST:PORT[,HOST:PORT…][?transport=auto|tcp|shm|rdma][&rdma=auto|off|DEVICE[:PORT[:GID]]][&tenant=NAME][&token=TOKEN][&timeout=5s][&spin=200us]`
 
 use lanner_rdma::choice::RdmaChoice;
 use lanner_shared::wire::hello::MAX_TENANT_BYTES;
@@ -19,7 +19,8 @@ pub struct ClientConfig {
     pub servers: Vec<Box<str>>,
     /// Which transports may be used.
     pub transport: TransportChoice,
-    /// Which RDMA device leads to them; by itself the one whose address is this side's address of a connection.
+    /// Which RDMA device leads to them; by itself the one whose address is this side's address of a connection. `Off` with a choice of
+    /// transports leaves RDMA out of it, and with RDMA alone is refused.
     pub rdma: RdmaChoice,
     /// The tenant whose data is meant; empty for the default tenant.
     pub tenant: Box<str>,
@@ -119,6 +120,7 @@ impl FromStr for ClientConfig {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             config.set(name, value)?;
         }
+        config.check()?;
         Ok(config)
     }
 }
@@ -132,6 +134,15 @@ impl ClientConfig {
     pub(crate) fn attempt_timeout(&self) -> Duration {
         let most = if self.servers.len() > 1 { self.timeout / 2 } else { self.timeout };
         self.connect_timeout.min(most)
+    }
+
+    /// Whether its parts agree.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.transport == TransportChoice::Rdma && self.rdma == RdmaChoice::Off {
+            let text = "transport=rdma and rdma=off contradict each other; transport=tcp does without RDMA, and so does rdma=off alone";
+            return Err(invalid(text.into()));
+        }
+        Ok(())
     }
 
     fn set(&mut self, name: &str, value: &str) -> Result<()> {
@@ -223,6 +234,8 @@ mod tests {
             ("lanner://[::1]x", "brackets"),
             ("lanner://h?transport=udp", "none of auto, tcp, shm, rdma"),
             ("lanner://h?rdma=x:0", "port '0'"),
+            ("lanner://h?transport=rdma&rdma=off", "contradict"),
+            ("lanner://h?rdma=off&transport=rdma", "contradict"),
             ("lanner://h?color=red", "no 'color'"),
             ("lanner://h?timeout=soon", "5s or 200ms"),
             ("lanner://h?spin=long", "200us or 0s"),

@@ -54,6 +54,9 @@ pub struct Wanted<'a> {
 /// Why nothing can be chosen, and the way out.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum NoSelection {
+    /// None is to be chosen.
+    #[error("RDMA is switched off")]
+    Off,
     /// The machine has no device.
     #[error(
         "this machine has no RDMA device; it takes a network card with RDMA and its driver ('rdma link' lists devices)"
@@ -113,14 +116,15 @@ pub enum NoSelection {
     },
 }
 
-/// Chooses for `choice`, which isn't `off`.
+/// Chooses for `choice`.
 ///
 /// # Errors
 /// Why there is nothing to choose; for `auto` that of the device that comes closest.
 pub fn choose(choice: &RdmaChoice, devices: &[Device], wanted: Wanted<'_>) -> Result<Selection, NoSelection> {
     match choice {
         RdmaChoice::Device(named) => named_device(named, devices, wanted),
-        RdmaChoice::Auto | RdmaChoice::Off => any_device(devices, wanted),
+        RdmaChoice::Auto => any_device(devices, wanted),
+        RdmaChoice::Off => Err(NoSelection::Off),
     }
 }
 
