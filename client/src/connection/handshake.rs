@@ -245,6 +245,8 @@ pub(crate) fn read_until(
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
             Ok(count) => rest = &mut rest[count..],
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            // How the system says that a socket's time-out is over.
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(ErrorKind::TimedOut.into()),
             Err(error) => return Err(error),
         }
     }
@@ -252,12 +254,16 @@ pub(crate) fn read_until(
 }
 
 fn talking(error: std::io::Error) -> Error {
-    let reason = match error.kind() {
+    Error::System { what: "handshake".into(), reason: told(&error) }
+}
+
+/// What went wrong on a socket with time-outs, for a person.
+pub(crate) fn told(error: &std::io::Error) -> Box<str> {
+    match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => "no answer within the time-out".into(),
         ErrorKind::UnexpectedEof => "the peer closed the connection before it had answered".into(),
         _ => error.to_string().into(),
-    };
-    Error::System { what: "handshake".into(), reason }
+    }
 }
 
 /// Reads the grant and its file descriptors.
@@ -332,11 +338,21 @@ mod tests {
         let began = Clock.now();
         let outcome = read_until(&mut near, &mut [0; 100_000], began.plus(Duration::from_millis(60)));
         let error = outcome.unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock), "{error:?}");
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
         let took = Clock.now().since(began);
         assert!(took >= Duration::from_millis(60) && took < Duration::from_secs(2), "{took:?}");
         drop(near);
         dripping.join().unwrap();
+    }
+
+    /// "Resource temporarily unavailable (os error 11)" said nobody that the time was over.
+    #[test]
+    fn a_silent_peer_is_said_to_have_been_silent() {
+        let (mut near, _far) = UnixStream::pair().unwrap();
+        let error = read_until(&mut near, &mut [0], Clock.now().plus(Duration::from_millis(20))).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        assert_eq!(&*told(&error), "no answer within the time-out");
+        assert_eq!(&*told(&Errno::AGAIN.into()), "no answer within the time-out");
     }
 
     #[test]
