@@ -58,6 +58,9 @@ pub(crate) const STAGING_BYTES: usize = 256 << 10;
 /// A link that has worked for so long is tried again soon when it fails.
 const LASTING: Duration = Duration::from_secs(10);
 
+/// How long the cause of a failure, or the end of the server, may come behind the first that is known of it.
+const CAUSE_PAUSE: Duration = Duration::from_millis(50);
+
 const SENDS_AT: usize = RECEIVES as usize * MESSAGE_BYTES;
 /// Time between two looks for the device: a system call.
 const DEVICE_LOOK_PAUSE: Duration = Duration::from_secs(1);
@@ -304,9 +307,11 @@ impl RdmaLink {
     /// Says what has failed, if something has, once all that has completed was taken.
     #[cold]
     fn tell_of_failure(&mut self) {
-        let Some(status) = self.failure.filter(|_| !std::mem::replace(&mut self.is_told, true)) else {
+        if self.failure.is_none() || std::mem::replace(&mut self.is_told, true) {
             return;
-        };
+        }
+        self.await_cause();
+        let Some(status) = self.failure else { return };
         // A server that has gone is no failure of its device's; and of a link that never worked whoever made it knows.
         if let Some(proven) = self.proven.filter(|_| self.is_peer_there()) {
             self.is_counted = true;
@@ -318,8 +323,28 @@ impl RdmaLink {
         if !self.domain().device().is_there() {
             registration::tidy();
         }
-        // It may be gone itself.
+        self.say_failed();
+    }
+
+    fn say_failed(&self) {
+        // The server may be gone itself.
         let _ = rustix::net::send(&self.control, &[LINK_FAILED], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    }
+
+    /// A queue pair that has ended gives its receives up first. Why it did, or that the server has gone, may come a moment later, so it's waited for
+    /// where nothing else is known.
+    #[cold]
+    fn await_cause(&mut self) {
+        let until = Clock.now().plus(CAUSE_PAUSE);
+        let completions = self.completions.clone();
+        while self.failure.is_some_and(WorkStatus::is_given_up)
+            && self.is_peer_there()
+            && self.domain().device().is_there()
+            && Clock.now() < until
+        {
+            std::thread::sleep(Duration::from_millis(1));
+            while completions.poll(|completion| self.take(&completion)) > 0 {}
+        }
     }
 
     /// Lets go of a device that the system doesn't show any more; then the next poll fails. Looks once in a while only.
@@ -493,12 +518,16 @@ fn staging_at(staging: usize) -> usize {
 }
 
 impl Drop for RdmaLink {
-    /// A link that the server's device gave up ends with a word of the server's.
+    /// A link that the server's device gave up ends with a word of the server's. It's given back, so that the server tells this from a client that has
+    /// gone, which fails its device, too.
     fn drop(&mut self) {
-        let Some(proven) = self.proven.filter(|_| !self.is_counted) else { return };
         let mut byte = [0; 1];
         let heard = rustix::net::recv(&self.control, &mut byte, RecvFlags::DONTWAIT);
-        if heard.is_ok_and(|(count, _)| count > 0) && byte[0] == LINK_FAILED {
+        if !heard.is_ok_and(|(count, _)| count > 0) || byte[0] != LINK_FAILED {
+            return;
+        }
+        self.say_failed();
+        if let Some(proven) = self.proven.filter(|_| !self.is_counted) {
             let now = Clock.now();
             let reason =
                 format!("RDMA from {}: the server's device has given the connection up", self.path());

@@ -21,8 +21,7 @@ impl Rdma {
     #[cold]
     pub(super) fn fail(&mut self, core: &mut Core, index: usize) {
         let peer = &mut self.peers[index];
-        if !std::mem::replace(&mut peer.is_counted_as_failed, true) {
-            core.stats.rdma_failures += 1;
+        if !std::mem::replace(&mut peer.has_failed, true) {
             peer.tell_of_failure();
         }
         self.end(core, index);
@@ -45,6 +44,10 @@ impl Rdma {
     pub(super) fn destroy(&mut self, core: &mut Core, index: usize) {
         let peer = &mut self.peers[index];
         let Some(number) = peer.queue_pair.as_ref().map(QueuePair::number) else { return };
+        // A client that is killed fails this side's device before its socket ends, so it's known only now whether that was all.
+        if peer.has_failed && !peer.has_left && (peer.is_client_gone || !peer.has_just_left()) {
+            core.stats.rdma_failures += 1;
+        }
         self.by_queue_pair.remove(&number);
         self.has_made_room = true;
         peer.end(core, &mut self.tenants[peer.tenant]);
@@ -63,13 +66,15 @@ impl Rdma {
     #[cold]
     pub(super) fn client_gone(&mut self, core: &mut Core, index: usize) {
         let peer = &mut self.peers[index];
-        peer.is_client_gone = true;
         if peer.queue_pair.is_none() {
             self.remove(core, index);
-        } else if peer.has_client_failed() {
-            self.fail(core, index);
-        } else {
-            self.end(core, index);
+        } else if !std::mem::replace(&mut peer.is_client_gone, true) {
+            peer.has_left = peer.has_just_left();
+            if peer.has_left {
+                self.end(core, index);
+            } else {
+                self.fail(core, index);
+            }
         }
     }
 

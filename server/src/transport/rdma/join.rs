@@ -159,7 +159,8 @@ impl Rdma {
             queue_pair: Some(queue_pair),
             ending_since: None,
             is_client_gone: false,
-            is_counted_as_failed: false,
+            has_left: false,
+            has_failed: false,
             socket,
             tenant,
             // Such a connection has one shard's memory to read and goes to no other.

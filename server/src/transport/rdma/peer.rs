@@ -37,8 +37,10 @@ pub(super) struct Peer {
     pub ending_since: Option<Instant>,
     /// The socket has ended.
     pub is_client_gone: bool,
-    /// In [`crate::transport::stats::TransportStats::rdma_failures`].
-    pub is_counted_as_failed: bool,
+    /// It had ended without a word of the client's: nothing of RDMA's had failed but that nobody was there any more.
+    pub has_left: bool,
+    /// A device has said that something failed, and the client was told.
+    pub has_failed: bool,
     /// The TCP connection that this one was made from. Its end is the client's end.
     pub socket: OwnedFd,
     pub tenant: usize,
@@ -222,12 +224,14 @@ impl Peer {
         let _ = rustix::net::send(&self.socket, &[LINK_FAILED], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
-    /// Of a client whose socket has ended: whether it has said that its side of the connection failed, or the network lost it.
-    pub fn has_client_failed(&self) -> bool {
+    /// Whether the socket has ended now and the client has said nothing before: it has closed the connection, or was killed. Not so where its side
+    /// of the connection failed, which it says, or where the network lost it.
+    pub fn has_just_left(&self) -> bool {
         let mut byte = [0; 1];
-        match rustix::net::recv(&self.socket, &mut byte, RecvFlags::DONTWAIT) {
-            Ok((count, _)) => count > 0 && byte[0] == LINK_FAILED,
-            Err(error) => error != Errno::WOULDBLOCK,
+        match rustix::net::recv(&self.socket, &mut byte, RecvFlags::DONTWAIT | RecvFlags::PEEK) {
+            Ok((count, _)) => count == 0 || byte[0] != LINK_FAILED,
+            // It was told that something had failed, and isn't there to hear it.
+            Err(error) => error == Errno::CONNRESET,
         }
     }
 
