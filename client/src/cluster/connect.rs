@@ -29,6 +29,8 @@ use std::time::Duration;
 const PROBE_WAIT: Duration = Duration::from_millis(500);
 /// How long a sign may take that nobody waits for. A device gives up by itself after half a second, or two.
 const LONGEST_PROBE: Duration = Duration::from_secs(3);
+/// Who has waited for its turn for this part of its call's time-out leaves RDMA for later.
+const WAITING_PART: u32 = 4;
 /// Time between two looks for it.
 const PROBE_PAUSE: Duration = Duration::from_millis(250);
 /// What is known of a server without RDMA.
@@ -73,7 +75,7 @@ impl Server {
         }
         let until = patience.until.plus(began.since(asked));
         let caller = Caller { until: until.min(patience.call_until), ..caller };
-        let outcome = self.connect_alone(caller, shard, serial);
+        let outcome = self.connect_alone(caller, shard, serial, began.since(asked));
         let mut setup = self.setup();
         setup.attempts.ended(began, Clock.now(), &outcome);
         match outcome {
@@ -92,7 +94,14 @@ impl Server {
         }
     }
 
-    fn connect_alone(&self, caller: Caller<'_>, shard: u16, serial: u64) -> Result<Connection> {
+    /// By whoever has waited so long for its turn.
+    fn connect_alone(
+        &self,
+        caller: Caller<'_>,
+        shard: u16,
+        serial: u64,
+        waited: Duration,
+    ) -> Result<Connection> {
         #[cfg(feature = "simulation")]
         if let Some(network) = &self.network {
             let asked = Clock.now();
@@ -127,7 +136,7 @@ impl Server {
                     Ok(connection) => return Ok(connection),
                     Err(error) => matches!(error, Error::Overloaded { what: Limit::SharedMemoryLanes, .. }),
                 };
-                let mut connection = self.connect_rdma_or_tcp(caller, stream, &welcome, serial)?;
+                let mut connection = self.connect_rdma_or_tcp(caller, stream, &welcome, serial, waited)?;
                 if are_lanes_full {
                     connection.upgrade_at = Some(Clock.now().plus(LANES_PAUSE));
                 }
@@ -137,13 +146,15 @@ impl Server {
     }
 
     /// Over RDMA if the server offers it and it hasn't failed lately, else over TCP until it's time to try again. Where it has failed before
-    /// nobody waits for another try: it's looked at when the connection is used the next time.
+    /// nobody waits for another try: it's looked at when the connection is used the next time. Nor does anybody begin with RDMA who has waited long
+    /// for its turn: others wait behind it, and TCP takes a fraction of the time.
     fn connect_rdma_or_tcp(
         &self,
         caller: Caller<'_>,
         stream: TcpStream,
         welcome: &Welcome,
         serial: u64,
+        waited: Duration,
     ) -> Result<Connection> {
         let backoff = &self.rdma_backoff;
         if !lanner_rdma::HAS_VERBS || caller.config.rdma == RdmaChoice::Off || !welcome.offers_rdma() {
@@ -163,6 +174,7 @@ impl Server {
         let mut probing = None;
         let probed = match kept {
             Some(probe) => Some(probe.look(Clock.now())),
+            None if waited >= caller.config.timeout / WAITING_PART => None,
             None if !backoff.is_over(Clock.now()) => None,
             None if backoff.is_doubted() && !self.may_probe(&mut probing) => None,
             None => {

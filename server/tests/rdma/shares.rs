@@ -137,3 +137,25 @@ fn clients_that_go_in_the_middle_of_messages_leave_no_room_behind_them_taken() {
             && reports[0].transport.protocol_errors == 0
     });
 }
+
+#[test]
+#[ignore = "needs RDMA devices: scripts/test --rdma"]
+fn first_calls_of_very_many_threads_do_not_wait_for_rdma_until_their_time_is_over() {
+    // Links are made 8 at a time, so the last of many threads had no time left for anything when their turns came.
+    const THREADS: usize = 200;
+    let server = TestServer::start(&["--shm", "off"]);
+    let client = Client::connect(&server.url("transport=auto&timeout=3s")).unwrap();
+    client.put(b"key", b"value").unwrap();
+    let begin = std::sync::Barrier::new(THREADS);
+    let first_call = || {
+        begin.wait();
+        assert_eq!(client.get(b"key"), Ok(b"value".to_vec()));
+        client.transport_for(b"key").unwrap()
+    };
+    let ways: Vec<&str> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(first_call)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    // Else nobody has waited.
+    assert!(ways.contains(&"rdma") && ways.contains(&"tcp"), "{ways:?}");
+}
