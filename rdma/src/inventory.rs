@@ -10,6 +10,9 @@ const LONGEST_GAP: u32 = 32;
 /// Where the kernel shows them.
 pub const ROOT: &str = "/sys/class/infiniband";
 
+/// Where the kernel shows what programs open of them: entries of `ib_uverbs`, each with the name of its device.
+pub const VERBS_ROOT: &str = "/sys/class/infiniband_verbs";
+
 /// A device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
@@ -161,6 +164,13 @@ fn read_gid(port: &Path, index: u8) -> Option<Gid> {
     })
 }
 
+/// Whether programs can open the device of this name: it has an entry below `root`, which is [`VERBS_ROOT`] but in tests. One that the kernel shows without
+/// is being taken away, or `ib_uverbs` isn't loaded. Reads files.
+#[must_use]
+pub fn has_verbs(root: &Path, device: &str) -> bool {
+    names(root).iter().any(|entry| text(&root.join(entry).join("ibdev")).is_some_and(|name| name == device))
+}
+
 fn text(path: &Path) -> Option<String> {
     fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }
@@ -176,6 +186,19 @@ fn names(folder: &Path) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A device that was being taken away was taken for one without a provider. Shows how the two are told from each other.
+    #[test]
+    fn what_programs_can_open_has_an_entry() {
+        let root = std::env::temp_dir().join(format!("lanner-rdma-verbs-{}", std::process::id()));
+        assert!(!has_verbs(&root, "rxe0"));
+        fs::create_dir_all(root.join("uverbs1")).unwrap();
+        fs::write(root.join("abi_version"), "6\n").unwrap();
+        fs::write(root.join("uverbs1/ibdev"), "rxe0\n").unwrap();
+        let found = ["rxe0", "rxe", "rxe01"].map(|device| has_verbs(&root, device));
+        fs::remove_dir_all(&root).unwrap();
+        assert_eq!(found, [true, false, false]);
+    }
 
     /// Shows that devices are read as the kernel lays them out, from a copy of such a tree; entries that aren't in use are left out.
     #[test]

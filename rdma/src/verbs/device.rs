@@ -234,7 +234,11 @@ fn open_named(library: &Library, name: &str) -> Result<NonNull<ibv_context>, Ver
     // SAFETY: as returned, and not used any more.
     unsafe { (library.free_device_list)(list) };
     if !found && Path::new(inventory::ROOT).join(name).exists() {
-        return Err(VerbsError::NoProvider { device: name.to_owned() });
+        let device = name.to_owned();
+        return Err(match inventory::has_verbs(Path::new(inventory::VERBS_ROOT), name) {
+            true => VerbsError::NoProvider { device },
+            false => VerbsError::NoVerbs { device },
+        });
     }
     let error = if found { error } else { io::ErrorKind::NotFound.into() };
     NonNull::new(context).ok_or_else(|| not_opened(error))

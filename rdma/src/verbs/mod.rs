@@ -34,6 +34,14 @@ pub enum VerbsError {
         /// The device.
         device: String,
     },
+    /// The kernel shows the device, and nothing of it that could be opened.
+    #[error(
+        "{device} is shown by the kernel and can't be opened: it's being taken away, or the kernel's module ib_uverbs isn't loaded ('sudo modprobe ib_uverbs')"
+    )]
+    NoVerbs {
+        /// The device.
+        device: String,
+    },
     /// The device isn't there any more, or this process may not open it.
     #[error(
         "{device} can't be opened ({source}); may this process use /dev/infiniband (a container needs the device), and is the kernel's module ib_uverbs loaded?"
