@@ -143,7 +143,8 @@ pub struct ObjectInfo {
 }
 
 impl Client {
-    /// Connects to the servers of `url`, see [`ClientConfig`]. Blocks until each has answered or the attempt has failed.
+    /// Connects to the servers of `url`, see [`ClientConfig`]. Blocks until each has answered or the attempt has failed: all of them have to be there
+    /// now (`Unreachable` names the first that isn't), and later each may go and come back.
     pub fn connect(url: &str) -> Result<Client> {
         Client::with_config(url.parse()?)
     }
@@ -189,7 +190,8 @@ impl Client {
         self.inner.cluster.servers().iter().map(describe).collect()
     }
 
-    /// Which transport this thread's connection for `key` uses: `"shm"`, `"rdma"` or `"tcp"`. Connects if need be.
+    /// Which transport this thread's connection for `key` uses: `"shm"`, `"rdma"` or `"tcp"`. Connects if need be. A connection that there is isn't
+    /// looked at: that its server or its device has gone shows with the next call.
     pub fn transport_for(&self, key: &[u8]) -> Result<&'static str> {
         let route = self.inner.route(KeyHash::of(key));
         with_lane(&self.inner, |lane| Ok(lane.connection(&self.inner, route)?.transport().name()))

@@ -37,5 +37,8 @@ pub const NOT_IN_BUILD: &str = "this build has no RDMA transport; build it with 
 /// what loads the kernel's modules. `dnf install rdma-core libibverbs` elsewhere.
 pub const RUN_TIME_PACKAGES: &str = "sudo apt-get install -y libibverbs1 ibverbs-providers rdma-core";
 
+/// Bytes of a message that either side has need no place of their own, where the device can do that: requests of a key and short answers.
+pub const INLINE_BYTES: u32 = 220;
+
 /// Whether this build can talk to devices.
 pub const HAS_VERBS: bool = cfg!(feature = "verbs");

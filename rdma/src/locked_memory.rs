@@ -54,6 +54,9 @@ impl LockedMemory {
             (Some(libc::ENOMEM), _) => {
                 "there isn't that much memory to take, or the device has no room for more regions".to_owned()
             }
+            (Some(libc::EFAULT), _) => {
+                "some of it isn't mapped, or can't be written to, which a device has to be able to".to_owned()
+            }
             _ => "'dmesg' may say more".to_owned(),
         }
     }
@@ -123,6 +126,7 @@ mod tests {
         check(None, libc::ENOMEM, 32 << 20, "there isn't that much memory");
         check(Some(8 << 20), libc::EOPNOTSUPP, 32 << 20, "DAX");
         check(Some(8 << 20), libc::EIO, 32 << 20, "dmesg");
+        check(None, libc::EFAULT, 4096, "can't be written to");
         let privileged = STATUS.replace("bfff", "ffff");
         assert_eq!(
             LockedMemory::from_status(&privileged, ALL_IDS, Some(0)),

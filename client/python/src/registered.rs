@@ -31,8 +31,8 @@ pub struct Registered {
     bytes: usize,
 }
 
-/// A place in the memory: where it begins and how long it is, in bytes.
-type Place = (usize, usize);
+/// A place in the memory: where it begins and how long it is, in bytes. As wide as to take what is no place, too.
+type Place = (i128, i128);
 
 impl Registered {
     /// Registers the memory of `buffer` for `client`.
@@ -54,9 +54,13 @@ impl Registered {
     }
 
     fn ranges(&self, places: &[Place]) -> PyResult<Vec<Range<usize>>> {
-        let range = |&(start, length): &Place| match start.checked_add(length) {
-            Some(end) if end <= self.bytes => Ok(start..end),
-            _ => Err(PyValueError::new_err(format!(
+        let within = |start: i128, length: i128| {
+            let (start, length) = (usize::try_from(start).ok()?, usize::try_from(length).ok()?);
+            start.checked_add(length).filter(|end| *end <= self.bytes).map(|end| start..end)
+        };
+        let range = |&(start, length): &Place| match within(start, length) {
+            Some(range) => Ok(range),
+            None => Err(PyValueError::new_err(format!(
                 "{length} bytes from {start} on are no place in {} bytes of registered memory",
                 self.bytes
             ))),
@@ -100,7 +104,7 @@ impl Registered {
     }
 
     /// ``Client.get_into`` to ``length`` bytes from ``start`` on.
-    fn get_into(&self, py: Python<'_>, key: Key, start: usize, length: usize) -> PyResult<Option<u64>> {
+    fn get_into(&self, py: Python<'_>, key: Key, start: i128, length: i128) -> PyResult<Option<u64>> {
         let place = self.ranges(&[(start, length)])?.remove(0);
         let outcome = self.with(py, |memory| memory.get_into(key.as_ref(), place))?;
         found(py, outcome)

@@ -174,9 +174,11 @@ def test_registered_memory(client, name):
     snapshot = client.prepare_snapshot(keys)
     registered.read_from_snapshot(snapshot, [(2, 10, 20, 700), (0, 0, 5, 0)])
     assert memory[700:720] == memory[1910:1930] and memory[:5] == bytes(range(5, 10))
-    for wrong in ((1999, 2), (2001, 0), (1 << 63, 1 << 63)):
-        with pytest.raises((ValueError, OverflowError)):
+    for wrong in ((1999, 2), (2001, 0), (1 << 63, 1 << 63), (-1, 5), (10, -1), (-5, 10)):
+        with pytest.raises(ValueError, match="no place in 2000 bytes"):
             registered.get_into(keys[0], *wrong)
+        with pytest.raises(ValueError, match="no place in 2000 bytes"):
+            registered.put_batch(keys[:1], [wrong])
     with pytest.raises(lanner.InvalidArgument):
         registered.get_into_batch(keys[:2], [(0, 10), (5, 10)])
     with pytest.raises(BufferError):

@@ -3,7 +3,7 @@
 use super::device::{Device, set_nonblocking};
 use super::queue_pair::RECEIVE;
 use super::{VerbsError, last_error};
-use rdma_sys::{ibv_comp_channel, ibv_cq, ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
+use rdma_sys::{ibv_comp_channel, ibv_cq, ibv_wc, ibv_wc_flags, ibv_wc_status};
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -34,8 +34,6 @@ pub struct Completion {
     pub queue_pair: u32,
     /// Of a receive, the bytes that came.
     pub bytes: u32,
-    /// Whether it is a receive; said of successful ones only.
-    pub is_receive: bool,
     /// Of a receive, what its sender wrote beside the message, if anything.
     pub immediate: Option<u32>,
     /// Whether it was done.
@@ -135,7 +133,6 @@ impl CompletionQueue {
                 id: entry.wr_id,
                 queue_pair: entry.qp_num,
                 bytes: entry.byte_len,
-                is_receive: entry.opcode & ibv_wc_opcode::IBV_WC_RECV != 0,
                 immediate: immediate_of(entry),
                 status: WorkStatus(entry.status),
             });
@@ -214,14 +211,8 @@ mod tests {
     /// the dead one's completions taken for the new one's.
     #[test]
     fn nothing_of_a_queue_pair_outlives_it() {
-        let completion = |queue_pair, id| Completion {
-            id,
-            queue_pair,
-            bytes: 8,
-            is_receive: id & RECEIVE != 0,
-            immediate: None,
-            status: WorkStatus(0),
-        };
+        let completion =
+            |queue_pair, id| Completion { id, queue_pair, bytes: 8, immediate: None, status: WorkStatus(0) };
         let others = [completion(7, RECEIVE | 1), completion(9, 0)];
         let mut ready = vec![
             completion(8, RECEIVE | 5),

@@ -68,6 +68,24 @@ functions! {
 /// The library; loads it when called first. Blocks while it does.
 pub(super) fn library() -> Result<&'static Library, VerbsError> {
     static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
-    let loaded = LIBRARY.get_or_init(|| Library::load().map_err(|error| error.to_string()));
+    let loaded = LIBRARY.get_or_init(|| Library::load().map_err(|error| told(&error)));
     loaded.as_ref().map_err(|reason| VerbsError::NoLibrary { reason: reason.clone() })
+}
+
+/// What the loader says, which libloading keeps apart from that it failed.
+fn told(error: &(dyn std::error::Error + 'static)) -> String {
+    error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loaders_reason_is_told() {
+        // SAFETY: there is no such library, so nothing of it runs.
+        let error = unsafe { libloading::Library::new("libof-nobody.so.7") }.expect_err("it isn't there");
+        let text = told(&error);
+        assert!(text.contains("libof-nobody.so.7: cannot open shared object file"), "{text}");
+    }
 }

@@ -107,12 +107,6 @@ impl SharedReceiveQueue {
         self.len() == 0
     }
 
-    /// Bytes of a buffer.
-    #[must_use]
-    pub fn bytes_each(&self) -> usize {
-        self.bytes_each
-    }
-
     pub(super) fn raw(&self) -> *mut ibv_srq {
         self.raw.as_ptr()
     }

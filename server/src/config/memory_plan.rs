@@ -34,7 +34,7 @@ pub const DEFAULT_MAX_CONNECTIONS: u32 = 1024;
 pub const SHM_LANES: u32 = 64;
 
 /// Bytes of a message over RDMA; longer frames take several.
-pub const RDMA_MESSAGE_BYTES: usize = 8 << 10;
+pub const RDMA_MESSAGE_BYTES: usize = lanner_shared::wire::join_rdma::MESSAGE_BYTES;
 /// Messages of clients that a shard has room for at a time, of each tenant. A client that finds none waits.
 pub const RDMA_RECEIVES: u32 = 256;
 /// Answers that are under way over RDMA at a time, of each tenant on a shard.

@@ -16,7 +16,7 @@ pub(super) struct RdmaPlan {
     pub remark: Option<String>,
 }
 
-/// Decides. Only reads what the kernel shows.
+/// Decides, before any memory is taken: by what the kernel shows, and by opening the device once.
 pub(super) fn plan(config: &ServerConfig, addresses: &[SocketAddr]) -> Result<RdmaPlan, StartError> {
     if config.rdma == RdmaChoice::Off {
         return Ok(RdmaPlan::default());
@@ -25,7 +25,8 @@ pub(super) fn plan(config: &ServerConfig, addresses: &[SocketAddr]) -> Result<Rd
     let wanted = Wanted { addresses: &addresses, numa_node: config.numa_node };
     let chosen = match lanner_rdma::HAS_VERBS {
         true => selection::choose(&config.rdma, &inventory::devices(Path::new(inventory::ROOT)), wanted)
-            .map_err(|error| error.to_string()),
+            .map_err(|error| error.to_string())
+            .and_then(|selection| can_be_opened(&selection.device).map(|()| selection)),
         false => Err(lanner_rdma::NOT_IN_BUILD.to_owned()),
     };
     match (chosen, &config.rdma) {
@@ -39,6 +40,17 @@ pub(super) fn plan(config: &ServerConfig, addresses: &[SocketAddr]) -> Result<Rd
         }
         (Err(reason), device) => Err(StartError::Rdma { device: device.to_string(), reason }),
     }
+}
+
+/// Whether the library, and its provider for the device, are there.
+#[cfg(feature = "rdma")]
+fn can_be_opened(device: &str) -> Result<(), String> {
+    lanner_rdma::verbs::device::try_to_open(device).map_err(|error| error.to_string())
+}
+
+#[cfg(not(feature = "rdma"))]
+fn can_be_opened(_: &str) -> Result<(), String> {
+    Ok(())
 }
 
 /// The line that says that there is no RDMA and why.

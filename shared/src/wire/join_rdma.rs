@@ -88,6 +88,9 @@ pub const LINK_FAILED: u8 = 1;
 /// the message (counted from 0, wrapping) that the client has to stop before; an empty one carries nothing else.
 pub const UNTAKEN_MESSAGES: u32 = 32;
 
+/// The longest message that either side of this version takes, in bytes; longer frames take several.
+pub const MESSAGE_BYTES: usize = 8 << 10;
+
 /// The shortest message that either side may say it takes, in bytes.
 pub const LEAST_MESSAGE_BYTES: u32 = 256;
 

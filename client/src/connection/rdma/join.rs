@@ -1,6 +1,6 @@
 //! Makes a link out of a TCP connection: chooses the device that leads to the server, and exchanges what each side has to know. Blocks.
 
-use super::link::{MESSAGE_BYTES, RdmaLink};
+use super::link::RdmaLink;
 use crate::connection::backoff::Backoff;
 use crate::connection::handshake::{read_until, told};
 use crate::connection::tcp::TcpTransport;
@@ -14,7 +14,7 @@ use lanner_shared::error::Malformation;
 use lanner_shared::time::{Clock, Instant};
 use lanner_shared::wire::header::{HEADER_BYTES, Header};
 use lanner_shared::wire::hello::Welcome;
-use lanner_shared::wire::join_rdma::{JoinRdma, LEAST_MESSAGE_BYTES, RdmaJoined};
+use lanner_shared::wire::join_rdma::{JoinRdma, LEAST_MESSAGE_BYTES, MESSAGE_BYTES, RdmaJoined};
 use lanner_shared::wire::{self, MAX_VERSION, Opcode, body};
 use lanner_shared::{Error, Result, ShardId};
 use std::io::Write;

@@ -19,6 +19,7 @@ mod setup;
 use super::registration::{self, Region};
 use crate::connection::Broken;
 use crate::connection::backoff::Backoff;
+use lanner_rdma::INLINE_BYTES;
 use lanner_rdma::grants::Allowance;
 use lanner_rdma::planner::{Limits, Piece, Plan};
 use lanner_rdma::queue_pair::PostId;
@@ -29,7 +30,7 @@ use lanner_rdma::verbs::device::Domain;
 use lanner_rdma::verbs::memory::{Access, Buffer};
 use lanner_rdma::verbs::queue_pair::{QueuePair, RECEIVE, RemoteRegion};
 use lanner_shared::time::{Clock, Instant};
-use lanner_shared::wire::join_rdma::LINK_FAILED;
+use lanner_shared::wire::join_rdma::{LINK_FAILED, MESSAGE_BYTES};
 use rustix::net::{RecvFlags, SendFlags};
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -38,16 +39,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes of a message that this side takes.
-pub(crate) const MESSAGE_BYTES: usize = 8 << 10;
 /// Messages that there is room for. More answers than these wait at the server.
 const RECEIVES: u32 = 32;
 /// Requests that are under way at a time and are too long to be sent inline.
 const SENDS: u32 = 8;
 /// Posts under way at a time: the READs of 8 tokens of 48 rows fit one list.
 const POSTS: u32 = 512;
-/// Bytes of a message that need no place of their own, where the device can do that.
-const INLINE_BYTES: u32 = 220;
 /// Local segments of a READ.
 const SEGMENTS: u32 = 4;
 /// Lists of READs that are under way at a time.

@@ -11,6 +11,7 @@ use crate::service::Caller;
 use crate::service::inbound::Inbound;
 use crate::service::replies::Replies;
 use crate::transport::Core;
+use lanner_rdma::INLINE_BYTES;
 use lanner_rdma::backlog::Backlog;
 use lanner_rdma::grants::Grants;
 use lanner_rdma::verbs::VerbsError;
@@ -28,9 +29,6 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Bytes that are sent without a place in the pool, where the device can do that.
-const INLINE_BYTES: u32 = 220;
-
 impl Rdma {
     /// Connects to the client's queue pair and says so, or says why not and drops the connection.
     pub fn adopt(&mut self, core: &mut Core, connection: NewConnection) {
@@ -44,7 +42,7 @@ impl Rdma {
                 Some((queue_pair, message_bytes))
             }
             Err((header, error)) => {
-                tracing::warn!(%error, "an RDMA connection couldn't be made; the client goes on over TCP");
+                tracing::warn!(%error, "an RDMA connection couldn't be made; the client goes on over TCP, unless it takes nothing but RDMA");
                 append_reply(&mut said, &header, &error, caller.boot, caller.version);
                 None
             }

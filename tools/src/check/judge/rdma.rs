@@ -62,12 +62,20 @@ fn choice(facts: &Rdma, needs: &Needs) -> Finding {
     let devices: Vec<inventory::Device> = facts.devices.iter().map(as_inventory).collect();
     let wanted = Wanted { addresses: &[needs.listen.ip()], numa_node: None };
     match selection::choose(&RdmaChoice::Auto, &devices, wanted) {
+        // The findings on device and library say why, and the way out.
+        Ok(chosen) if !can_be_opened(facts, &chosen.device) => Finding::slower_without(what, "none")
+            .because(format!("{} fits and can't be opened", chosen.device)),
         Ok(chosen) => {
             let (device, port, gid) = (chosen.device, chosen.port, chosen.gid_index);
             Finding::ok(what, format!("{device}:{port}:{gid}, because {}", chosen.reason))
         }
         Err(reason) => Finding::slower_without(what, "none").because(reason.to_string()),
     }
+}
+
+fn can_be_opened(facts: &Rdma, name: &str) -> bool {
+    let opens = |device: &RdmaDevice| device.name == name && device.open_error.is_none();
+    facts.library_error.is_none() && facts.devices.iter().any(opens)
 }
 
 /// An interface whose packets are too small for the largest that RDMA has.
@@ -182,5 +190,12 @@ mod tests {
         let mut facts = roce_server();
         facts.rdma.devices[0].open_error = Some("libibverbs doesn't know mlx5_0".into());
         check(&facts, "RDMA device mlx5_0", Verdict::SlowerWithout, "doesn't know mlx5_0");
+        // Nor was it to be what a server takes.
+        let needs = Needs { listen: "10.0.0.1:7411".parse().expect("an address"), ..needs() };
+        let choice = "RDMA for --listen 10.0.0.1";
+        check_with(&facts, &needs, choice, Verdict::SlowerWithout, "mlx5_0 fits and can't be opened");
+        facts.rdma.devices[0].open_error = None;
+        facts.rdma.library_error = Some("libibverbs.so.1: cannot open shared object file".into());
+        check_with(&facts, &needs, choice, Verdict::SlowerWithout, "mlx5_0 fits and can't be opened");
     }
 }

@@ -19,7 +19,10 @@ pub fn rdma() -> Rdma {
 
 fn library_error() -> Option<String> {
     // SAFETY: loading runs the library's initialisers; libibverbs and its providers' ones only register themselves.
-    unsafe { libloading::Library::new("libibverbs.so.1") }.err().map(|error| error.to_string())
+    unsafe { libloading::Library::new("libibverbs.so.1") }.err().map(|error| {
+        // What the loader says, which libloading keeps apart from that it failed.
+        std::error::Error::source(&error).map_or_else(|| error.to_string(), |source| source.to_string())
+    })
 }
 
 #[cfg(feature = "rdma")]

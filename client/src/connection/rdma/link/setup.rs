@@ -1,11 +1,11 @@
 //! What a link does before calls go over it: it meets its peer, and sees whether what it sends comes back.
 
-use super::{MESSAGE_BYTES, RdmaLink, Whereabouts};
+use super::{RdmaLink, Whereabouts};
 use lanner_rdma::verbs::VerbsError;
 use lanner_rdma::verbs::completion::WorkStatus;
 use lanner_rdma::verbs::queue_pair::RemoteRegion;
 use lanner_shared::time::{Clock, Instant};
-use lanner_shared::wire::join_rdma::{FEATURE_READS_VALUES, RdmaJoined};
+use lanner_shared::wire::join_rdma::{FEATURE_READS_VALUES, MESSAGE_BYTES, RdmaJoined};
 use rustix::event::{PollFd, PollFlags};
 use std::net::IpAddr;
 use std::time::Duration;
