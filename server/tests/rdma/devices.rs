@@ -343,6 +343,9 @@ fn read_until_the_device_has_gone(client: &Client) -> u64 {
         });
         is_over.store(true, Ordering::Relaxed);
     });
+    // Of a device that is going the kernel shows some of it to the end; that isn't a library without a provider for it.
+    let failures = client.rdma_failures();
+    assert!(!failures.is_empty() && !failures[0].reason.contains("provider"), "{failures:?}");
     good.load(Ordering::Relaxed)
 }
 
