@@ -266,7 +266,7 @@ const METRICS: &[Metric] = &[
     ),
     counter(
         "lanner_rdma_failures",
-        "RDMA connections that ended because a device said that something failed",
+        "RDMA connections that ended because a device said that something failed; not those of clients that had closed them or were killed",
         Source::Transport(|transport| transport.rdma_failures),
     ),
     counter(
