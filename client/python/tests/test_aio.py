@@ -82,3 +82,8 @@ def test_any_other_call(server, name):
             assert whole[:2].sum() == 0 and whole[2:].sum() == 4
 
     asyncio.run(use())
+
+
+def test_a_url_is_no_client() -> None:
+    with pytest.raises(TypeError, match="connect"):
+        aio.Client("lanner://127.0.0.1:1")  # type: ignore[arg-type]

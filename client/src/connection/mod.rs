@@ -346,6 +346,10 @@ impl Connection {
     /// Writes the rest of the payload of `request_id`, as far as it goes now; `payload` is all of it.
     /// Whether all of it is out, or was queued with the frame.
     pub fn write_payload(&mut self, request_id: u32, payload: &[u8]) -> Result<bool, Broken> {
+        if self.writer.as_ref().is_some_and(|writer| writer.request_id == request_id) {
+            // Its owner polls: if it doesn't go on, that's the server's doing, and another connection would only overtake this one.
+            self.kept_waiting = None;
+        }
         if !self.flush()? {
             return Ok(false);
         }

@@ -188,6 +188,33 @@ fn a_stopped_server_takes_only_its_own_keys() {
     }
 }
 
+/// A batch whose server stood still for 10 ms went on over another connection, and its later items overtook the first: of a key that stood twice the
+/// wrong value stayed. Shows that items for one key take effect in their order, however the server is held up.
+#[test]
+fn a_pause_of_the_server_changes_no_order() {
+    let server = Served::start(&["--lease-ttl", "100ms"]);
+    let values: Vec<Vec<u8>> = (1..=4_u8).map(|number| vec![number; 1 << 20]).collect();
+    let items: Vec<(&str, &[u8])> = values.iter().map(|value| ("key", value.as_slice())).collect();
+    for transport in ["shm", "tcp"] {
+        let url = format!("lanner://{}?transport={transport}", server.field("listen"));
+        let client = Client::connect(&url).expect("a server that answers");
+        for round in 0..12_u64 {
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    std::thread::sleep(Duration::from_micros(200 * round));
+                    server.stop();
+                    std::thread::sleep(Duration::from_millis(40));
+                    server.signal(libc::SIGCONT);
+                });
+                let outcomes = client.upsert_batch(&items, PutOptions::default()).expect("outcomes");
+                assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+            });
+            assert_eq!(client.get(b"key").expect("it was stored")[0], 4, "{transport}, round {round}");
+            assert!(client.remove(b"key").expect("removed"));
+        }
+    }
+}
+
 #[test]
 fn a_second_interrupt_ends_it_at_once() {
     let mut server = Served::start(&[]);

@@ -23,6 +23,8 @@ class Client:
     """As ``lanner.Client``, with coroutines in place of the calls that wait. Close it, or use it in ``async with``."""
 
     def __init__(self, client: _lanner.Client, threads: int = 4) -> None:
+        if not isinstance(client, _lanner.Client):
+            raise TypeError(f"a lanner.Client, not {type(client).__name__}; of a URL: await lanner.aio.Client.connect(url)")
         self.client = client
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="lanner")
 
