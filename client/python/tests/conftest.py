@@ -15,6 +15,9 @@ import lanner
 
 ROOT = Path(__file__).resolve().parents[3]
 
+# A shell ignores SIGINT for what it starts in the background, and what is ignored stays so in all children: those that a test interrupts, too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 def server_binary() -> str:
     """The newest server that was built, unless LANNER_SERVER names one."""
