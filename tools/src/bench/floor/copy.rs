@@ -6,12 +6,10 @@ use std::rc::Rc;
 use fastrand::Rng;
 use lanner_shared::time::Clock;
 
+use super::places;
 use super::segment::{Segment, is_copy_of};
 use crate::bench::workload::Workload;
 use crate::exit::Failure;
-
-/// Where a value may begin.
-const ALIGNMENT: usize = 64;
 
 /// A copy of `bytes` from a random place for each round.
 pub struct ColdCopy {
@@ -33,8 +31,7 @@ impl ColdCopy {
     }
 
     fn draw(&mut self) {
-        let places = (self.segment.bytes().len() - self.destination.len()) / ALIGNMENT;
-        self.offset = self.random.usize(0..=places) * ALIGNMENT;
+        self.offset = places::any(&mut self.random, self.destination.len(), self.segment.bytes().len());
     }
 
     fn copy(&mut self) {
@@ -90,8 +87,7 @@ impl ColdWrite {
     }
 
     fn advance(&mut self) {
-        let next = self.offset + self.source.len().next_multiple_of(ALIGNMENT);
-        self.offset = if next + self.source.len() <= self.segment.bytes().len() { next } else { 0 };
+        self.offset = places::behind(self.offset, self.source.len(), self.segment.bytes().len());
     }
 }
 

@@ -11,6 +11,7 @@ use fastrand::Rng;
 use io_uring::{IoUring, opcode, types};
 
 use super::peer::Turn;
+use super::places;
 use crate::exit::Failure;
 
 /// `MSG_WAITALL | MSG_NOSIGNAL`: the kernel goes on with a reply that doesn't fit the socket's buffer by itself, and a client that has gone
@@ -35,9 +36,6 @@ pub fn reply_byte(index: usize) -> u8 {
 /// After so many bytes a reply's bytes begin again.
 pub const REPLY_BYTES: usize = 251;
 
-/// Where a request or a reply may begin: as values do in a store, at a cache line.
-const ALIGNMENT: usize = 64;
-
 /// Memory of which each request or reply takes a part, filled with [`reply_byte`].
 struct Side {
     memory: Vec<u8>,
@@ -50,16 +48,6 @@ struct Side {
 impl Side {
     fn new(memory_bytes: usize, length: usize) -> Side {
         Side { memory: (0..memory_bytes.max(length)).map(reply_byte).collect(), length, start: 0 }
-    }
-
-    /// Goes on to the memory behind, as a store does with what it stores.
-    fn advance(&mut self) {
-        let next = self.start + self.length.next_multiple_of(ALIGNMENT);
-        self.start = if next + self.length <= self.memory.len() { next } else { 0 };
-    }
-
-    fn draw(&mut self, random: &mut Rng) {
-        self.start = random.usize(0..=(self.memory.len() - self.length) / ALIGNMENT) * ALIGNMENT;
     }
 
     fn current(&mut self) -> &mut [u8] {
@@ -136,7 +124,7 @@ impl EchoServer {
         match step {
             Step::Receiving(done) if done + bytes < self.request.length => Step::Receiving(done + bytes),
             Step::Receiving(_) => {
-                self.reply.draw(&mut self.random);
+                self.reply.start = places::any(&mut self.random, self.reply.length, self.reply.memory.len());
                 self.stamped = self.reply.current()[..8].try_into().unwrap_or_default();
                 self.reply.current()[..8].copy_from_slice(&self.request.current()[..8]);
                 Step::Sending(0)
@@ -144,7 +132,8 @@ impl EchoServer {
             Step::Sending(done) if done + bytes < self.reply.length => Step::Sending(done + bytes),
             Step::Sending(_) => {
                 self.reply.current()[..8].copy_from_slice(&self.stamped);
-                self.request.advance();
+                self.request.start =
+                    places::behind(self.request.start, self.request.length, self.request.memory.len());
                 Step::Receiving(0)
             }
         }

@@ -9,6 +9,7 @@ pub mod echo;
 pub mod echo_server;
 pub mod gather;
 pub mod peer;
+mod places;
 pub mod quiet;
 #[cfg(feature = "rdma")]
 pub mod rdma_call;
