@@ -468,13 +468,18 @@ pub(crate) fn time_out(client: &ClientInner, lane: &mut Lane, call: &mut dyn Cal
     if call.keep_what_came(&|route| timed_out(client, route)) {
         return Ok(());
     }
-    Err(end_early(client, lane, call))
+    Err(fail_whole(client, call))
 }
 
-/// Gives up what wasn't answered, and says of which server.
+/// Gives up what wasn't answered, though there is time left, and says of which server.
 #[cold]
 fn end_early(client: &ClientInner, lane: &mut Lane, call: &mut dyn Call) -> Error {
     close_waiting(lane, call);
+    fail_whole(client, call)
+}
+
+/// Ends what waits for no connection any more.
+fn fail_whole(client: &ClientInner, call: &mut dyn Call) -> Error {
     let mut slow = None;
     call.each_exchange(&mut |exchange| {
         if !exchange.is_done() {

@@ -2,6 +2,9 @@
 
 use super::{Connection, Transport, Writer};
 use lanner_shared::time::Clock;
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 /// A value that has not gone on for so long, while another request waits for it, is left alone on its connection. Long against the pauses of
@@ -11,6 +14,24 @@ const WRITER_PATIENCE: Duration = Duration::from_millis(10);
 /// How often it is asked whether a server is still there, before a change over a connection on which nothing is under way. Asking costs some
 /// 0.3 us; a server that was started again was away for longer.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// What the server says over a socket, as far as the system knows now, without taking anything of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    Nothing,
+    Bytes,
+    End,
+}
+
+/// Asks the system; never waits.
+pub(super) fn heard(socket: impl AsFd) -> Heard {
+    let mut byte = [0; 1];
+    match rustix::net::recv(socket, &mut byte, RecvFlags::DONTWAIT | RecvFlags::PEEK) {
+        Ok((1.., _)) => Heard::Bytes,
+        Err(Errno::WOULDBLOCK | Errno::INTR) => Heard::Nothing,
+        Ok(_) | Err(_) => Heard::End,
+    }
+}
 
 impl Connection {
     /// Whether the server at the other end is still there, as far as the system knows now. Asks the system; not for each key.

@@ -3,6 +3,7 @@
 //! The Unix socket over which the lane was handed out stays open: its end is how each side learns of the other's.
 
 use super::Broken;
+use super::presence::{Heard, heard};
 use crate::mapping::Mapping;
 use lanner_shared::shm::lane_memory::LaneMemory;
 use lanner_shared::shm::lane_page::STAGING_BYTES;
@@ -157,9 +158,7 @@ impl ShmTransport {
     /// Whether the server is still there.
     pub fn is_peer_there(&self) -> bool {
         // The server says nothing more over this socket, so anything to be read is its end.
-        let mut byte = [0; 1];
-        let flags = rustix::net::RecvFlags::DONTWAIT | rustix::net::RecvFlags::PEEK;
-        matches!(rustix::net::recv(&self.socket, &mut byte, flags), Err(rustix::io::Errno::WOULDBLOCK))
+        heard(&self.socket) == Heard::Nothing
     }
 
     #[inline]

@@ -4,6 +4,7 @@
 //! the socket straight to where it belongs.
 
 use super::Broken;
+use super::presence::{Heard, heard};
 use lanner_shared::wire::MAX_VERSION;
 use lanner_shared::wire::header::{HEADER_BYTES, Header};
 use std::io::{ErrorKind, IoSliceMut, Read, Write};
@@ -39,13 +40,8 @@ impl TcpTransport {
 
     /// Whether the server has not closed its end, as far as the system knows now.
     pub fn is_peer_there(&self) -> bool {
-        let mut byte = [0; 1];
-        let flags = rustix::net::RecvFlags::DONTWAIT | rustix::net::RecvFlags::PEEK;
-        match rustix::net::recv(&self.stream, &mut byte, flags) {
-            // An answer that nobody waits for any more may lie there.
-            Ok((bytes, _)) => bytes > 0,
-            Err(error) => matches!(error, rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR),
-        }
+        // An answer that nobody waits for any more may lie there.
+        heard(&self.stream) != Heard::End
     }
 }
 

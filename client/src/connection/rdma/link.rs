@@ -19,6 +19,7 @@ mod setup;
 use super::registration::{self, Region};
 use crate::connection::Broken;
 use crate::connection::backoff::Backoff;
+use crate::connection::presence::{Heard, heard};
 use lanner_rdma::INLINE_BYTES;
 use lanner_rdma::grants::Allowance;
 use lanner_rdma::planner::{Limits, Piece, Plan};
@@ -363,9 +364,7 @@ impl RdmaLink {
     /// Whether the server is still there, as far as the system knows.
     pub fn is_peer_there(&self) -> bool {
         // The server says nothing more over this socket, so anything to be read is its end.
-        let mut byte = [0; 1];
-        let flags = rustix::net::RecvFlags::DONTWAIT | rustix::net::RecvFlags::PEEK;
-        matches!(rustix::net::recv(&self.control, &mut byte, flags), Err(rustix::io::Errno::WOULDBLOCK))
+        heard(&self.control) == Heard::Nothing
     }
 
     /// Asks to be woken by the next completion. Whether the thread may sleep: none has come in the meantime.
